@@ -1,0 +1,69 @@
+//! What a data plane does for one address family.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use model::{Family, ObjectKey, ResolvedService};
+
+/// What a data plane needs to know beside the services. Changes while running, unlike its own settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The networks of the ServiceCIDRs, both families.
+    pub service_cidrs: Vec<IpNet>,
+    /// The addresses that take node port traffic.
+    pub node_port_addresses: NodePortAddresses,
+}
+
+/// Which of the node's addresses take node port traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodePortAddresses {
+    /// All but loopback.
+    All,
+    /// These, both families, sorted.
+    List(Vec<IpAddr>),
+}
+
+/// What a sync did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Kernel objects added or deleted.
+    pub written: usize,
+    /// Policy-Local cluster IPs of this family without a local endpoint, though there are endpoints elsewhere.
+    pub internal_without_local_endpoints: usize,
+    /// The same for the other frontends.
+    pub external_without_local_endpoints: usize,
+}
+
+/// Why a sync failed. The kernel holds what it held before.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {cause}")]
+pub struct SyncError {
+    /// What was being done, to which object.
+    pub what: String,
+    /// What the kernel said, and what to do about it.
+    pub cause: String,
+    /// The service at fault, when it is one: the others can go on without it.
+    pub service: Option<ObjectKey>,
+}
+
+/// A data plane for one address family. Owns its kernel state and knows what it last wrote.
+pub trait Backend {
+    /// The family it serves.
+    fn family(&self) -> Family;
+
+    /// Brings the kernel from whatever it holds to exactly these services, writing only what differs. Start and
+    /// repair are both this.
+    fn rebuild(
+        &mut self,
+        services: &mut dyn Iterator<Item = ResolvedService>,
+        facts: &Facts,
+    ) -> Result<Report, SyncError>;
+
+    /// Brings the kernel from what was last written to what these changed services and `facts` want, in one
+    /// transaction; `None` where a service is gone.
+    fn update(
+        &mut self,
+        changes: Vec<(ObjectKey, Option<ResolvedService>)>,
+        facts: &Facts,
+    ) -> Result<Report, SyncError>;
+}
