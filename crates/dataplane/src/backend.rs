@@ -6,22 +6,17 @@ use ipnet::IpNet;
 use model::{Family, ObjectKey, ResolvedService};
 
 /// What a data plane needs to know beside the services. Changes while running, unlike its own settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The networks of the ServiceCIDRs, both families.
     pub service_cidrs: Vec<IpNet>,
-    /// The addresses that take node port traffic.
-    pub node_port_addresses: NodePortAddresses,
+    /// The addresses that take node port traffic, both families, sorted. Without meaning for a family whose settings
+    /// say that all do.
+    pub node_port_addresses: Vec<IpAddr>,
 }
 
-/// Which of the node's addresses take node port traffic.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodePortAddresses {
-    /// All but loopback.
-    All,
-    /// These, both families, sorted.
-    List(Vec<IpAddr>),
-}
+/// Tells every service, once each time it is called. A function, so that no second copy of the cluster is made.
+pub type Services<'a> = dyn Fn(&mut dyn FnMut(ResolvedService)) + 'a;
 
 /// What a sync did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,11 +48,7 @@ pub trait Backend {
 
     /// Brings the kernel from whatever it holds to exactly these services, writing only what differs. Start and
     /// repair are both this.
-    fn rebuild(
-        &mut self,
-        services: &mut dyn Iterator<Item = ResolvedService>,
-        facts: &Facts,
-    ) -> Result<Report, SyncError>;
+    fn rebuild(&mut self, services: &Services<'_>, facts: &Facts) -> Result<Report, SyncError>;
 
     /// Brings the kernel from what was last written to what these changed services and `facts` want, in one
     /// transaction; `None` where a service is gone.

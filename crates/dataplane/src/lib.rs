@@ -1,5 +1,11 @@
 //! What all data planes share: the trait they implement, and the loop that drives them.
+//!
+//! In: [`Message`]s, from any number of threads. Out: syncs of the [`Backend`]s, one per address family, and what became of
+//! them to a [`Reporter`]. The loop is one plain thread that owns the [`model::Tracker`] and the backends; nothing here is
+//! shared, locked or asynchronous, and nothing knows a kernel or Kubernetes.
 
 mod backend;
+mod node_ports;
 
-pub use backend::{Backend, Facts, NodePortAddresses, Report, SyncError};
+pub use backend::{Backend, Facts, Report, Services, SyncError};
+pub use node_ports::NodePortSelection;

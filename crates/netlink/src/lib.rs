@@ -2,8 +2,12 @@
 //!
 //! - [`message`]: writing and reading netlink messages and attributes, pure;
 //! - [`socket`]: sending them and reading answers;
-//! - `route`: links, addresses, routes;
+//! - [`route`]: links, addresses, routes, address events;
+//! - [`namespace`]: network namespaces, and threads and processes in them;
 //! - `nftables`: tables, chains, rules, sets, their elements, and change events.
 
 pub mod message;
+pub mod namespace;
+pub mod nftables;
+pub mod route;
 pub mod socket;

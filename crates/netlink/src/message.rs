@@ -73,9 +73,23 @@ impl Writer {
     }
 
     /// Ends a message.
+    #[allow(clippy::needless_pass_by_value)] // ended once
     pub fn end_message(&mut self, open: Open) {
         let length = u32::try_from(self.bytes.len() - open.0).unwrap_or(u32::MAX);
         self.bytes[open.0..open.0 + 4].copy_from_slice(&length.to_ne_bytes());
+    }
+
+    /// Adds flags to the message with this sequence number.
+    pub fn add_flags(&mut self, sequence: u32, flags: u16) {
+        let mut at = 0;
+        while let Some(length) = u32_at(&self.bytes, at) {
+            if u32_at(&self.bytes, at + 8) == Some(sequence)
+                && let Some(old) = u16_at(&self.bytes, at + 6)
+            {
+                self.bytes[at + 6..at + 8].copy_from_slice(&(old | flags).to_ne_bytes());
+            }
+            at += align(length as usize);
+        }
     }
 
     /// Starts a nested attribute.
@@ -90,11 +104,11 @@ impl Writer {
     ///
     /// # Panics
     /// When the content is longer than an attribute can be (65,535 bytes): callers split before that.
+    #[allow(clippy::needless_pass_by_value)] // ended once
     pub fn end(&mut self, open: Open) {
         let length = self.bytes.len() - open.0;
-        assert!(length <= usize::from(u16::MAX), "netlink attribute of {length} bytes");
-        #[allow(clippy::cast_possible_truncation)] // checked above
-        self.bytes[open.0..open.0 + 2].copy_from_slice(&(length as u16).to_ne_bytes());
+        let Ok(length) = u16::try_from(length) else { panic!("netlink attribute of {length} bytes") };
+        self.bytes[open.0..open.0 + 2].copy_from_slice(&length.to_ne_bytes());
     }
 
     /// A nested attribute written by `content`.
@@ -185,13 +199,32 @@ pub fn messages(datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
 
 /// The attributes in `bytes`, without the flag bits of their types; ends at the first one that is not whole.
 pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    raw_attributes(bytes).map(|(kind, value)| (kind & TYPE_MASK, value))
+}
+
+fn raw_attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(rest, 0)?);
-        let kind = u16_at(rest, 2)? & TYPE_MASK;
+        let kind = u16_at(rest, 2)?;
         let value = rest.get(4..length)?;
         rest = rest.get(align(length)..).unwrap_or_default();
         Some((kind, value))
+    })
+}
+
+/// Every attribute of `wanted` is in `found` with the same value, nested ones likewise. Attributes that repeat (lists)
+/// are compared in order.
+pub fn contains(found: &[u8], wanted: &[u8]) -> bool {
+    let wanted: Vec<_> = raw_attributes(wanted).collect();
+    wanted.iter().enumerate().all(|(at, (kind, value))| {
+        let repeats = wanted[..at].iter().filter(|(earlier, _)| earlier == kind).count();
+        let twin = attributes(found).filter(|(other, _)| *other == kind & TYPE_MASK).nth(repeats);
+        match twin {
+            Some((_, found)) if kind & NESTED != 0 => contains(found, value),
+            Some((_, found)) => found == *value,
+            None => false,
+        }
     })
 }
 

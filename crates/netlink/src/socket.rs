@@ -1,5 +1,7 @@
 //! A netlink socket: requests with their answers, dumps, and multicast events.
 #![allow(unsafe_code)]
+// sizes and families of libc are given in the types its functions take
+#![allow(clippy::cast_possible_truncation)]
 
 use std::fmt;
 use std::io;
@@ -148,6 +150,11 @@ impl Socket {
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         self.sequence
+    }
+
+    /// Sequence numbers up to `last` have been used.
+    pub(crate) fn skip_sequences(&mut self, last: u32) {
+        self.sequence = last;
     }
 
     /// Sends all of `bytes` as one datagram.
