@@ -34,13 +34,20 @@ pub(crate) fn first_document(text: &str) -> Result<(Node, bool), String> {
     let mut documents = serde_saphyr::read_with_options::<_, Node>(&mut bytes, options);
     match documents.next() {
         None => Err("it is empty".into()),
-        Some(Err(error)) => Err(one_line(&error)),
+        Some(Err(error)) => Err(with_line(&error, text)),
         Some(Ok(node)) => Ok((node, documents.next().is_some())),
     }
 }
 
-fn one_line(error: &serde_saphyr::Error) -> String {
-    error.without_snippet().to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+/// The parser's words and the line they are about, as one line.
+fn with_line(error: &serde_saphyr::Error, text: &str) -> String {
+    let words = error.without_snippet().to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let number = error.location().map_or(0, |location| location.line());
+    let line = usize::try_from(number).ok().and_then(|n| text.lines().nth(n.checked_sub(1)?));
+    match line {
+        Some(line) => format!("{words}: {:?}", line.chars().take(100).collect::<String>()),
+        None => words,
+    }
 }
 
 /// Reads the fields of one mapping and notes what is wrong with them.
@@ -89,7 +96,7 @@ impl<'a> Section<'a> {
     fn take(&mut self, key: &'static str) -> Option<Node> {
         self.asked.push(key);
         let at = self.entries.iter().position(|(k, _)| k == key)?;
-        Some(self.entries.swap_remove(at).1).filter(|node| *node != Node::Null)
+        Some(self.entries.remove(at).1).filter(|node| *node != Node::Null)
     }
 
     fn wrong(&mut self, key: &str, node: &Node, wanted: &str) {
@@ -206,7 +213,7 @@ impl<'a> Section<'a> {
         match self.entries.iter().position(|(k, node)| k == key && matches!(node, Node::Int(_))) {
             None => self.period(key, target),
             Some(at) => {
-                if let (_, Node::Int(nanos @ (i64::MIN..=-1 | 1..))) = self.entries.swap_remove(at) {
+                if let (_, Node::Int(nanos @ (i64::MIN..=-1 | 1..))) = self.entries.remove(at) {
                     *target = GoDuration::from_nanos(nanos);
                 }
             }

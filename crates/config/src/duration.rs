@@ -143,19 +143,22 @@ fn unit_size(unit: &str) -> Option<u64> {
     })
 }
 
-/// Nanoseconds of one number with its unit; digits that are finer than a nanosecond are dropped.
+/// Nanoseconds of one number with its unit. The fraction goes through floating point, as in Go, so that the
+/// same text is the same duration; all that [`GoDuration`] writes comes back exactly.
 fn part(number: &str, unit: u64) -> Option<i128> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
         return None;
     }
-    let mut nanos = digits(whole)?.checked_mul(i128::from(unit))?;
-    let mut scale = i128::from(unit);
-    for digit in fraction.bytes() {
-        nanos += i128::from(digit - b'0') * scale / 10;
-        scale /= 10;
-    }
-    Some(nanos)
+    let nanos = digits(whole)?.checked_mul(i128::from(unit))?;
+    // Go stops where the digits no longer fit 63 bits; the rest is finer than any nanosecond.
+    let fits = |digits: &&str| digits.is_empty() || digits.parse::<u64>().is_ok_and(|n| n <= 1 << 63);
+    let longest = &fraction[..fraction.len().min(19)];
+    let fraction = Some(longest).filter(fits).unwrap_or(&longest[..longest.len().min(18)]);
+    let scale = 10_f64.powi(i32::try_from(fraction.len()).ok()?);
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // as described above
+    let below = (digits(fraction)? as f64 * (unit as f64 / scale)) as i128;
+    Some(nanos + below)
 }
 
 fn digits(text: &str) -> Option<i128> {

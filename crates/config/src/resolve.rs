@@ -33,6 +33,9 @@ pub(crate) fn resolve(mut low: Low, os_hostname: &str, findings: &mut Findings) 
     let gates = gates::resolve(&s.feature_gates, findings);
     let mode = mode(&s.mode, &gates, findings);
     let modes = Modes::check(&s, mode, findings);
+    if low.config.is_some() {
+        note_old_fields(&s, mode, findings);
+    }
     let bind_address = net::ip(&s.bind_address).unwrap_or_else(|| {
         findings.mistake("bindAddress", quoted(&s.bind_address), "must be an IP address");
         IpAddr::from([0, 0, 0, 0])
@@ -151,14 +154,6 @@ struct Modes {
 impl Modes {
     /// Checks all sections; mistakes in sections `mode` does not use become warnings.
     fn check(s: &KubeProxyConfiguration, mode: Mode, findings: &mut Findings) -> Self {
-        let nftables = in_use(matches!(mode, Mode::Nftables | Mode::Auto), mode, findings, |f| {
-            let (bit, all) = (s.nftables.masquerade_bit, s.nftables.masquerade_all);
-            NftablesSettings {
-                masquerade: masquerade("nftables", bit, all, f),
-                sync: sync("nftables", s.nftables.sync_period, s.nftables.min_sync_period, f),
-                own_table: true,
-            }
-        });
         let iptables = in_use(mode != Mode::Nftables, mode, findings, |f| {
             let (bit, all) = (s.iptables.masquerade_bit, s.iptables.masquerade_all);
             IptablesSettings {
@@ -167,24 +162,39 @@ impl Modes {
                 localhost_node_ports: s.iptables.localhost_node_ports,
             }
         });
+        let nftables = in_use(matches!(mode, Mode::Nftables | Mode::Auto), mode, findings, |f| {
+            let (bit, all) = (s.nftables.masquerade_bit, s.nftables.masquerade_all);
+            NftablesSettings {
+                masquerade: masquerade("nftables", bit, all, f),
+                sync: sync("nftables", s.nftables.sync_period, s.nftables.min_sync_period, f),
+                own_table: true,
+            }
+        });
         let ipvs = in_use(mode == Mode::Ipvs, mode, findings, |f| ipvs(&s.ipvs, f));
         let userspace = in_use(mode == Mode::Userspace, mode, findings, |f| UserspaceSettings {
             udp_idle_timeout: positive("udpIdleTimeout", s.udp_idle_timeout, f),
             ports: port_range(&s.port_range, f),
         });
-        if mode != Mode::Userspace {
-            let fields = [
-                ("udpIdleTimeout", s.udp_idle_timeout != UDP_IDLE_TIMEOUT),
-                ("portRange", !s.port_range.is_empty()),
-            ];
-            for (field, _) in fields.iter().filter(|(_, set)| *set) {
-                findings.warn(format!("configuration field {field} has no effect: it is for mode userspace"));
-            }
-        }
         Self { nftables, iptables, ipvs, userspace }
     }
 }
 
+/// Warns about fields of earlier releases; of the flags with the same meaning, the table of flags warns.
+fn note_old_fields(s: &KubeProxyConfiguration, mode: Mode, findings: &mut Findings) {
+    let userspace_only = "has no effect: it is for mode userspace";
+    let not_userspace = mode != Mode::Userspace;
+    for (noted, field, words) in [
+        (s.conntrack.max != 0, "conntrack.max", "is deprecated: use conntrack.maxPerCore and conntrack.min"),
+        (not_userspace && s.udp_idle_timeout != UDP_IDLE_TIMEOUT, "udpIdleTimeout", userspace_only),
+        (not_userspace && !s.port_range.is_empty(), "portRange", userspace_only),
+    ] {
+        if noted {
+            findings.warn(format!("configuration field {field} {words}"));
+        }
+    }
+}
+
+/// Checks a section; if `mode` does not use it, its mistakes become warnings.
 fn in_use<T>(used: bool, mode: Mode, findings: &mut Findings, read: impl FnOnce(&mut Findings) -> T) -> T {
     if used {
         return read(findings);

@@ -26,9 +26,13 @@ pub(crate) fn raw() -> String {
     let mut numbers = KUBERNETES.trim_start_matches('v').split('.');
     let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let own = env!("CARGO_PKG_VERSION");
-    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+    let arch = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
     format!(
         "version.Info{{Major:\"{major}\", Minor:\"{minor}\", GitVersion:\"{KUBERNETES}\", \
-         Implementation:\"kube-proxy in Rust {own}\", Compiler:\"rustc\", Platform:\"{platform}\"}}\n"
+         Implementation:\"kube-proxy in Rust {own}\", Compiler:\"rustc\", Platform:\"linux/{arch}\"}}\n"
     )
 }

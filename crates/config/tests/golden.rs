@@ -2,8 +2,8 @@
 
 mod support;
 
-use kube_proxy_config::{Failure, Invocation, Parsed};
-use support::{line_and_file, words_and_file, written};
+use kube_proxy_config::{Failure, Invocation, Mode, Parsed};
+use support::{line_and_file, quietly, words_and_file, written};
 
 const REMOVED_STILL_TAKEN: &str = "old unit files keep working";
 const BOTH_SECTIONS: &str = "an empty mode may become nftables, so that section counts";
@@ -94,6 +94,17 @@ fn the_written_configuration_equals_the_originals_but_for_the_sections_it_leaves
         );
     let ours = written(words_and_file(["--write-config-to=/out".into()], None));
     assert_eq!(ours, expected);
+}
+
+#[test]
+fn configz_equals_the_originals_but_for_the_sections_it_leaves_empty() {
+    let periods = |period, least| format!("\"syncPeriod\":\"{period}\",\"minSyncPeriod\":\"{least}\"");
+    // Of both modes that were not in use there, ipvs and nftables.
+    let expected = include_str!("data/configz.json").replace(&periods("0s", "0s"), &periods("30s", "1s"));
+    let flags = "--kubeconfig=/kubeconfig --hostname-override=pe-node --cluster-cidr=192.0.2.0/24 \
+                 --conntrack-max-per-core=0";
+    let config = quietly(words_and_file(flags.split(' ').map(str::to_owned), None));
+    assert_eq!(config.configz(Mode::Iptables), expected);
 }
 
 #[test]

@@ -14,8 +14,6 @@ const FILE_ONLY: &[(&str, &str, &str, &str)] = &[
         "14",
         "Bit of the packet mark for masquerading in mode nftables, 0 to 31.",
     ),
-    ("portRange", "text", "", "As --proxy-port-range."),
-    ("udpIdleTimeout", "duration", "250ms", "As --udp-timeout."),
     ("winkernel.*", "", "", "Windows only: read and written back, otherwise without effect."),
     ("windowsRunAsService", "bool", "false", "Windows only: without effect."),
     ("metadata, resourceContainer", "", "", "Without effect; a warning names them."),
@@ -59,7 +57,7 @@ impl Kind {
 
 impl Flag {
     /// What the flag means, or for a removed one what to do instead.
-    fn meaning(&self) -> String {
+    pub(super) fn meaning(&self) -> String {
         match self.status {
             Status::Removed(instead) => sentence(instead),
             Status::Deprecated(instead) => format!("{} {}", self.help, sentence(instead)),
@@ -192,7 +190,6 @@ const DIFFERENCES: &str = "
 - Retired feature gates are warnings, not errors. `AllAlpha=true` switches the gates listed above only.
 - `nftables.syncPeriod` and `nftables.minSyncPeriod` have defaults whatever the mode is, so a written
   configuration says what would hold.
-- `udpTimeout: 0s` and its like leave the setting of the kernel, as in the original; a negative duration is an error.
 - A wrong hostname is found with all other mistakes, also by `--write-config-to`.
 - Paths in errors are those of the configuration file, and name the flag too where there is one.
 ";

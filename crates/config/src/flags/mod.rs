@@ -110,7 +110,6 @@ impl Flag {
     const fn removed(name: &'static str, kind: Kind, instead: &'static str) -> Self {
         let mut flag = Self::new(name, kind, "", |_, _| Ok(()));
         flag.status = Status::Removed(instead);
-        flag.beside_config = true;
         flag
     }
 }
@@ -139,4 +138,43 @@ const GROUPS: &[Group] = &[
 
 fn all() -> impl Iterator<Item = &'static Flag> {
     GROUPS.iter().flat_map(|group| group.flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, all};
+    use crate::{Invocation, parse};
+
+    fn configuration(words: &[String]) -> String {
+        let words = words.iter().map(Into::into);
+        let parsed = parse(words, &|_| Err(std::io::ErrorKind::NotFound.into()), "n").unwrap();
+        match parsed.invocation {
+            Invocation::Run(config) => format!("{config:?}"),
+            other => panic!("should run, but: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_flag_given_with_its_documented_default_changes_nothing() {
+        let unchanged = configuration(&[]);
+        for flag in all().filter(|flag| !flag.default.is_empty()) {
+            let word = format!("--{}={}", flag.name, flag.default);
+            assert_eq!(configuration(std::slice::from_ref(&word)), unchanged, "{word}");
+        }
+    }
+
+    #[test]
+    fn every_flag_of_the_table_is_there_once_and_explained() {
+        let mut names: Vec<_> = all().map(|flag| flag.name).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "a name is there twice");
+        for flag in all() {
+            assert!(flag.meaning().ends_with('.'), "{}", flag.name);
+            assert!(
+                flag.kind != Kind::Bool || ["", "true", "false"].contains(&flag.default),
+                "{}",
+                flag.name
+            );
+        }
+    }
 }
