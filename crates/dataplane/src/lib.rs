@@ -6,6 +6,9 @@
 
 mod backend;
 mod node_ports;
+mod schedule;
+mod sync;
 
 pub use backend::{Backend, Facts, Report, Services, SyncError};
 pub use node_ports::NodePortSelection;
+pub use sync::{Message, Options, Reporter, Sync, SyncKind, SyncLoop};

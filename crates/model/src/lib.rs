@@ -6,11 +6,18 @@
 //!
 //! Pure: no I/O, no clock, no threads, no kernel, no Kubernetes wire format.
 
+mod choice;
+mod claims;
 mod object;
 mod resolved;
+mod service;
+mod slices;
+mod tracker;
 
+pub use claims::{Conflict, Precedence};
 pub use object::{
     Endpoint, Event, Family, Hints, Kind, Node, ObjectKey, Policy, Protocol, Service, ServicePort,
     ServiceType, Slice, SliceEndpoint, SlicePort,
 };
 pub use resolved::{Backend, Frontend, ResolvedPort, ResolvedService};
+pub use tracker::{Changes, Tracker, TrackerOptions};

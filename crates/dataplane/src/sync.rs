@@ -1,0 +1,376 @@
+//! The loop: messages in, syncs out.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+use model::{Event, Family, ObjectKey, ResolvedService, Tracker};
+
+use crate::schedule::{Limiter, Retry};
+use crate::{Backend, Facts, NodePortSelection, Report, SyncError};
+
+/// What the loop is told.
+#[derive(Debug)]
+pub enum Message {
+    /// Something about an object.
+    Event(Event),
+    /// Another program changed what this family's backend wrote. Who, where known.
+    ForeignChange(Family, Option<String>),
+    /// The addresses of the node's interfaces, all of them, each time one comes or goes.
+    InterfaceAddresses(Vec<IpAddr>),
+}
+
+/// How the loop goes about its work.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The least time between syncs, beyond a burst of two.
+    pub min_sync_period: Duration,
+    /// The longest pause between attempts while syncs fail.
+    pub sync_period: Duration,
+    /// How often the kernel is read and compared, though nothing is known to have changed.
+    pub check_period: Duration,
+    /// How long to wait for the own Node before going on without it.
+    pub node_wait: Duration,
+    /// Which addresses take node port traffic.
+    pub node_ports: NodePortSelection,
+    /// Addresses that go before those of the Node as the primary ones (`bindAddress`).
+    pub primary_addresses: Vec<IpAddr>,
+    /// Without a Node the addresses of the interfaces are taken for the primary ones.
+    pub interfaces_are_primary: bool,
+}
+
+/// Whether a sync read the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncKind {
+    /// Everything was compared with the kernel.
+    Full,
+    /// What had changed was written.
+    Partial,
+}
+
+/// A sync that ended well.
+#[derive(Debug)]
+pub struct Sync<'a> {
+    /// Full or partial.
+    pub kind: SyncKind,
+    /// How long it took, planning included.
+    pub duration: Duration,
+    /// What the backend did.
+    pub report: Report,
+    /// When the changes that it wrote were made in the cluster, as far as known.
+    pub triggers: &'a [SystemTime],
+}
+
+/// Learns what the loop does.
+pub trait Reporter {
+    /// A change waits to be written.
+    fn queued(&mut self, family: Family);
+    /// A sync ended well.
+    fn synced(&mut self, family: Family, sync: &Sync<'_>);
+    /// A sync failed; it is tried again.
+    fn failed(&mut self, family: Family, kind: SyncKind, error: &SyncError);
+    /// A repair begins: another program changed the kernel's state.
+    fn repairing(&mut self, family: Family);
+    /// Something was synced: the tracker as it is now.
+    fn settled(&mut self, tracker: &Tracker);
+}
+
+/// One family's backend and what it has yet to do.
+struct Plane {
+    backend: Box<dyn Backend + Send>,
+    /// The kernel has to be read: at the start, after a failure or a foreign change, and now and then.
+    full: bool,
+    dirty: BTreeSet<ObjectKey>,
+    facts: bool,
+    triggers: Vec<SystemTime>,
+    retry: Retry,
+    /// Services that the kernel refuses; left out until they change.
+    refused: BTreeSet<ObjectKey>,
+    checked_at: Option<Instant>,
+}
+
+/// How many services may be found to be refused in one sync.
+const REFUSALS_A_SYNC: usize = 64;
+
+impl Plane {
+    fn has_work(&self) -> bool {
+        self.full || self.facts || !self.dirty.is_empty()
+    }
+
+    fn kind(&self) -> SyncKind {
+        if self.full { SyncKind::Full } else { SyncKind::Partial }
+    }
+
+    fn write(&mut self, tracker: &Tracker, facts: &Facts) -> Result<Report, SyncError> {
+        let family = self.backend.family();
+        self.refused.retain(|key| !self.dirty.contains(key));
+        if self.full {
+            let services = |each: &mut dyn FnMut(ResolvedService)| {
+                let wanted = tracker.service_keys().filter(|key| !self.refused.contains(key));
+                wanted.filter_map(|key| tracker.resolve(key, family)).for_each(each);
+            };
+            return self.backend.rebuild(&services, facts);
+        }
+        let changes = self.dirty.iter().map(|key| (key.clone(), tracker.resolve(key, family))).collect();
+        self.backend.update(changes, facts)
+    }
+
+    /// Writes, and leaves out what the kernel refuses, so that one service cannot stop the others.
+    fn write_what_is_taken(&mut self, tracker: &Tracker, facts: &Facts) -> Result<Report, SyncError> {
+        for _ in 0..REFUSALS_A_SYNC {
+            let error = match self.write(tracker, facts) {
+                Ok(report) => return Ok(report),
+                Err(error) => error,
+            };
+            // what the kernel holds is as before; from here on everything is compared with it
+            let was_full = std::mem::replace(&mut self.full, true);
+            self.dirty.clear();
+            match error.service.clone() {
+                // a refused update may be the fault of what others changed: the full comparison tells
+                Some(_) if !was_full => {}
+                Some(service) => {
+                    tracing::warn!(family = %self.backend.family(), %service, %error, "The kernel refuses this service; it is left out until it changes");
+                    self.refused.insert(service);
+                }
+                None => return Err(error),
+            }
+        }
+        self.write(tracker, facts)
+    }
+
+    fn done(&mut self, now: Instant) {
+        if self.full {
+            self.checked_at = Some(now);
+        }
+        self.full = false;
+        self.facts = false;
+        self.dirty.clear();
+        self.triggers.clear();
+        self.retry.succeeded();
+    }
+}
+
+/// What has to come before the first sync.
+enum Patience {
+    /// Objects that have not been told yet.
+    ForMessages,
+    /// The own Node, but not longer than this.
+    Until(Instant),
+    /// Nothing any more.
+    Over,
+}
+
+/// Owns the tracker and the backends.
+pub struct SyncLoop<R> {
+    tracker: Tracker,
+    planes: Vec<Plane>,
+    options: Options,
+    reporter: R,
+    limiter: Limiter,
+    started: Instant,
+    interfaces: Vec<IpAddr>,
+    facts: Facts,
+    waits_for_node: bool,
+}
+
+impl<R: Reporter> SyncLoop<R> {
+    /// A loop that knows nothing yet and has written nothing.
+    pub fn new(
+        tracker: Tracker,
+        backends: Vec<Box<dyn Backend + Send>>,
+        options: Options,
+        reporter: R,
+    ) -> Self {
+        let plane = |backend| Plane {
+            backend,
+            full: true,
+            dirty: BTreeSet::new(),
+            facts: false,
+            triggers: Vec::new(),
+            retry: Retry::default(),
+            refused: BTreeSet::new(),
+            checked_at: None,
+        };
+        Self {
+            tracker,
+            planes: backends.into_iter().map(plane).collect(),
+            limiter: Limiter::new(options.min_sync_period),
+            options,
+            reporter,
+            started: Instant::now(),
+            interfaces: Vec::new(),
+            facts: Facts::default(),
+            waits_for_node: true,
+        }
+    }
+
+    /// Takes a message that arrived before the loop could run.
+    pub fn tell(&mut self, message: Message) {
+        self.take(message);
+        self.distribute();
+    }
+
+    /// Runs until every sender of messages is gone.
+    pub fn run(mut self, inbox: &Receiver<Message>) {
+        loop {
+            let deadline = self.step(Instant::now());
+            let received = match deadline {
+                None => inbox.recv().map_err(RecvTimeoutError::from),
+                Some(at) => inbox.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match received {
+                Ok(message) => self.take_all(message, inbox),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    /// Everything that has arrived goes into the same sync.
+    fn take_all(&mut self, first: Message, inbox: &Receiver<Message>) {
+        self.take(first);
+        while let Ok(message) = inbox.try_recv() {
+            self.take(message);
+        }
+        self.distribute();
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Event(event) => {
+                self.waits_for_node &= !matches!(event, Event::Node(_));
+                self.tracker.apply(event);
+            }
+            Message::InterfaceAddresses(addresses) => self.interfaces = addresses,
+            Message::ForeignChange(family, program) => self.foreign_change(family, program.as_deref()),
+        }
+    }
+
+    fn foreign_change(&mut self, family: Family, program: Option<&str>) {
+        for plane in self.planes.iter_mut().filter(|plane| plane.backend.family() == family && !plane.full) {
+            let program = program.unwrap_or("another program");
+            tracing::warn!(%family, program, "The proxy's kernel state was changed from outside; repairing it");
+            plane.full = true;
+            self.reporter.repairing(family);
+        }
+    }
+
+    /// Hands what changed to the planes.
+    fn distribute(&mut self) {
+        let changes = self.tracker.take_changes();
+        for conflict in self.tracker.take_conflicts() {
+            tracing::warn!("{conflict}");
+        }
+        let facts = self.current_facts();
+        let facts_changed = facts != self.facts;
+        self.facts = facts;
+        if changes.services.is_empty() && !facts_changed {
+            return;
+        }
+        for plane in &mut self.planes {
+            if !plane.has_work() {
+                self.reporter.queued(plane.backend.family());
+            }
+            plane.facts |= facts_changed;
+            plane.dirty.extend(changes.services.iter().cloned());
+            plane.triggers.extend(&changes.triggers);
+        }
+    }
+
+    fn current_facts(&self) -> Facts {
+        Facts {
+            service_cidrs: self.tracker.service_cidrs(),
+            node_port_addresses: self.options.node_ports.select(&self.primary_addresses(), &self.interfaces),
+        }
+    }
+
+    /// One address of each family; where nobody says which, all that there are.
+    fn primary_addresses(&self) -> Vec<IpAddr> {
+        let known = match self.tracker.node() {
+            None if self.options.interfaces_are_primary => return self.interfaces.clone(),
+            None => &[][..],
+            Some(node) => &node.addresses,
+        };
+        let candidates = || self.options.primary_addresses.iter().chain(known).copied();
+        let first = |family| candidates().find(|address| Family::of(*address) == family);
+        [Family::V4, Family::V6].into_iter().filter_map(first).collect()
+    }
+
+    /// Syncs what is due. Returns when to be called again if no message comes before.
+    fn step(&mut self, now: Instant) -> Option<Instant> {
+        match self.patience(now) {
+            Patience::ForMessages => return None,
+            Patience::Until(deadline) => return Some(deadline),
+            Patience::Over => {}
+        }
+        for plane in &mut self.planes {
+            let check_at = plane.checked_at.map(|at| at + self.options.check_period);
+            plane.full |= check_at.is_some_and(|at| at <= now);
+        }
+        let allowed = self.limiter.allowed_at(now);
+        let due = |plane: &Plane| plane.retry.at().unwrap_or(now) <= now;
+        if allowed <= now && self.planes.iter().any(|plane| plane.has_work() && due(plane)) {
+            for index in 0..self.planes.len() {
+                if self.planes[index].has_work() && due(&self.planes[index]) {
+                    self.sync(index, now);
+                }
+            }
+            self.reporter.settled(&self.tracker);
+            self.limiter.ran(now);
+        }
+        self.next_deadline(now)
+    }
+
+    /// Before everything is known nothing is written.
+    fn patience(&mut self, now: Instant) -> Patience {
+        if !self.tracker.ready() {
+            return Patience::ForMessages;
+        }
+        let node_deadline = self.started + self.options.node_wait;
+        if self.waits_for_node && now < node_deadline {
+            return Patience::Until(node_deadline);
+        }
+        if self.waits_for_node && !self.options.node_wait.is_zero() {
+            tracing::error!(
+                "The own Node was not found; going on without its addresses and zone. Check --hostname-override"
+            );
+        }
+        self.waits_for_node = false;
+        Patience::Over
+    }
+
+    fn next_deadline(&self, now: Instant) -> Option<Instant> {
+        let allowed = self.limiter.allowed_at(now);
+        let of_plane = |plane: &Plane| {
+            if plane.has_work() {
+                Some(plane.retry.at().unwrap_or(now).max(allowed))
+            } else {
+                plane.checked_at.map(|at| at + self.options.check_period)
+            }
+        };
+        self.planes.iter().filter_map(of_plane).min()
+    }
+
+    fn sync(&mut self, index: usize, now: Instant) {
+        let plane = &mut self.planes[index];
+        let (family, start) = (plane.backend.family(), Instant::now());
+        let outcome = plane.write_what_is_taken(&self.tracker, &self.facts);
+        let kind = plane.kind();
+        match outcome {
+            Ok(report) => {
+                let sync = Sync { kind, duration: start.elapsed(), report, triggers: &plane.triggers };
+                self.reporter.synced(family, &sync);
+                plane.done(now);
+            }
+            Err(error) => {
+                plane.retry.failed(now, self.options.sync_period);
+                tracing::error!(%family, %error, "Sync failed; the kernel holds what it held before, trying again");
+                self.reporter.failed(family, kind, &error);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! The loop with a backend that remembers instead of writing, and a clock that is told.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+
+use model::{Kind, Policy, Protocol, Service, ServicePort, ServiceType, TrackerOptions};
+
+use super::*;
+use crate::Services;
+
+/// What a backend was asked to do.
+#[derive(Clone, Debug, PartialEq)]
+enum Call {
+    Rebuild(Vec<String>),
+    Update(Vec<String>),
+}
+
+#[derive(Default)]
+struct Script {
+    calls: Vec<Call>,
+    /// A service that is refused.
+    refuses: Option<ObjectKey>,
+    /// How many calls fail for no service's fault.
+    failures: usize,
+}
+
+struct Fake(Arc<Mutex<Script>>);
+
+impl Fake {
+    fn outcome(&self, call: Call, keys: &[ObjectKey]) -> Result<Report, SyncError> {
+        let mut script = self.0.lock().unwrap();
+        script.calls.push(call);
+        let error = |service| SyncError { what: "writing".into(), cause: "refused".into(), service };
+        if script.failures > 0 {
+            script.failures -= 1;
+            return Err(error(None));
+        }
+        match script.refuses.clone().filter(|refused| keys.contains(refused)) {
+            Some(refused) => Err(error(Some(refused))),
+            None => Ok(Report::default()),
+        }
+    }
+}
+
+fn names(keys: &[ObjectKey]) -> Vec<String> {
+    let mut names: Vec<_> = keys.iter().map(|key| key.name().to_owned()).collect();
+    names.sort();
+    names
+}
+
+impl Backend for Fake {
+    fn family(&self) -> Family {
+        Family::V4
+    }
+
+    fn rebuild(&mut self, services: &Services<'_>, _: &Facts) -> Result<Report, SyncError> {
+        let keys = Mutex::new(Vec::new());
+        services(&mut |service| keys.lock().unwrap().push(service.key));
+        let keys = keys.into_inner().unwrap();
+        self.outcome(Call::Rebuild(names(&keys)), &keys)
+    }
+
+    fn update(
+        &mut self,
+        changes: Vec<(ObjectKey, Option<ResolvedService>)>,
+        _: &Facts,
+    ) -> Result<Report, SyncError> {
+        let keys: Vec<_> = changes.into_iter().map(|(key, _)| key).collect();
+        self.outcome(Call::Update(names(&keys)), &keys)
+    }
+}
+
+#[derive(Default)]
+struct Quiet;
+
+impl Reporter for Quiet {
+    fn queued(&mut self, _: Family) {}
+    fn synced(&mut self, _: Family, _: &Sync<'_>) {}
+    fn failed(&mut self, _: Family, _: SyncKind, _: &SyncError) {}
+    fn repairing(&mut self, _: Family) {}
+    fn settled(&mut self, _: &Tracker) {}
+}
+
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("web", name)
+}
+
+fn service(name: &str, host: u8) -> Event {
+    Event::Service(Service {
+        key: key(name),
+        created: 0,
+        kind: ServiceType::ClusterIp,
+        cluster_ips: vec![Ipv4Addr::new(203, 0, 113, host).into()],
+        ports: vec![ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port: None }],
+        external_ips: vec![],
+        load_balancer_ips: vec![],
+        source_ranges: vec![],
+        affinity_seconds: None,
+        internal_policy: Policy::Cluster,
+        external_policy: Policy::Cluster,
+        health_check_node_port: None,
+    })
+}
+
+/// A loop under test at a given time.
+struct Bench {
+    sync: SyncLoop<Quiet>,
+    script: Arc<Mutex<Script>>,
+    now: Instant,
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+impl Bench {
+    fn new() -> Self {
+        let script = Arc::new(Mutex::new(Script::default()));
+        let options = Options {
+            min_sync_period: Duration::ZERO,
+            sync_period: 30 * SECOND,
+            check_period: 3600 * SECOND,
+            node_wait: 30 * SECOND,
+            node_ports: NodePortSelection::default(),
+            primary_addresses: vec![],
+            interfaces_are_primary: false,
+        };
+        let tracker = Tracker::new(TrackerOptions {
+            node_name: "n1".into(),
+            families: vec![Family::V4],
+            allow_external_ips: true,
+        });
+        let sync = SyncLoop::new(tracker, vec![Box::new(Fake(Arc::clone(&script)))], options, Quiet);
+        Self { now: sync.started, sync, script }
+    }
+
+    /// One that has two services, `a` and `b`, and has synced.
+    fn synced() -> Self {
+        let mut bench = Self::new();
+        bench.tell([service("a", 1), service("b", 2)]);
+        bench.tell_all_is_known();
+        assert_eq!(bench.calls(), [Call::Rebuild(vec!["a".into(), "b".into()])]);
+        bench
+    }
+
+    fn tell(&mut self, events: impl IntoIterator<Item = Event>) {
+        for event in events {
+            self.sync.tell(Message::Event(event));
+        }
+    }
+
+    fn tell_all_is_known(&mut self) {
+        let node = model::Node { name: "n1".into(), ..model::Node::default() };
+        self.tell([Event::Node(node)]);
+        self.tell([Kind::Service, Kind::Slice, Kind::Node, Kind::ServiceCidr].map(Event::End));
+    }
+
+    /// What the backend is asked to do now.
+    fn calls(&mut self) -> Vec<Call> {
+        self.sync.step(self.now);
+        std::mem::take(&mut self.script.lock().unwrap().calls)
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+    }
+}
+
+fn update(names: &[&str]) -> Call {
+    Call::Update(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+fn rebuild(names: &[&str]) -> Call {
+    Call::Rebuild(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+#[test]
+fn nothing_is_written_before_everything_is_known() {
+    let mut bench = Bench::new();
+    bench.tell([service("a", 1)]);
+    bench.tell([Kind::Service, Kind::Slice].map(Event::End));
+    assert_eq!(bench.calls(), []);
+    bench.tell_all_is_known();
+    assert_eq!(bench.calls(), [rebuild(&["a"])]);
+}
+
+#[test]
+fn a_node_that_does_not_appear_is_waited_for_only_so_long() {
+    let mut bench = Bench::new();
+    bench.tell([Kind::Service, Kind::Slice, Kind::Node, Kind::ServiceCidr].map(Event::End));
+    assert_eq!(bench.calls(), []);
+    bench.pass(31 * SECOND);
+    assert_eq!(bench.calls(), [rebuild(&[])]);
+}
+
+#[test]
+fn a_change_writes_what_changed_and_nothing_else() {
+    let mut bench = Bench::synced();
+    bench.tell([service("a", 9)]);
+    assert_eq!(bench.calls(), [update(&["a"])]);
+    assert_eq!(bench.calls(), []);
+}
+
+#[test]
+fn a_failed_sync_is_tried_again_later_with_everything() {
+    let mut bench = Bench::synced();
+    bench.script.lock().unwrap().failures = 1;
+    bench.tell([service("a", 9)]);
+    assert_eq!(bench.calls(), [update(&["a"])]);
+    assert_eq!(bench.calls(), [], "not at once");
+    bench.pass(SECOND);
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
+}
+
+#[test]
+fn a_refused_service_is_left_out_until_it_changes() {
+    let mut bench = Bench::synced();
+    bench.script.lock().unwrap().refuses = Some(key("a"));
+    bench.tell([service("a", 9), service("b", 8)]);
+    assert_eq!(bench.calls(), [update(&["a", "b"]), rebuild(&["a", "b"]), rebuild(&["b"])]);
+    bench.tell([service("b", 7)]);
+    assert_eq!(bench.calls(), [update(&["b"])]);
+    bench.script.lock().unwrap().refuses = None;
+    bench.tell([service("a", 6)]);
+    assert_eq!(bench.calls(), [update(&["a"])]);
+}
+
+#[test]
+fn a_foreign_change_is_repaired_at_once() {
+    let mut bench = Bench::synced();
+    bench.sync.tell(Message::ForeignChange(Family::V4, Some("nft".into())));
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
+    bench.sync.tell(Message::ForeignChange(Family::V6, None));
+    assert_eq!(bench.calls(), [], "the other family's table is not ours to repair");
+}
+
+#[test]
+fn the_kernel_is_compared_now_and_then() {
+    let mut bench = Bench::synced();
+    bench.pass(3599 * SECOND);
+    assert_eq!(bench.calls(), []);
+    bench.pass(2 * SECOND);
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
+}
+
+#[test]
+fn an_idle_loop_sleeps_until_the_next_check() {
+    let mut bench = Bench::synced();
+    let wakes_at = bench.sync.step(bench.now).unwrap();
+    assert!(wakes_at - bench.now > 3598 * SECOND);
+}
+
+#[test]
+fn the_same_objects_told_again_write_nothing() {
+    let mut bench = Bench::synced();
+    bench.tell([Event::Begin(Kind::Service), service("a", 1), service("b", 2), Event::End(Kind::Service)]);
+    assert_eq!(bench.calls(), []);
+    bench.tell([Event::Begin(Kind::Service), service("a", 1), Event::End(Kind::Service)]);
+    assert_eq!(bench.calls(), [update(&["b"])]);
+}

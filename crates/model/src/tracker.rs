@@ -1,0 +1,364 @@
+//! Keeps what was told and knows what changed.
+//!
+//! In: [`Event`]s. Out: the keys of services whose effect may have changed, and what each means now. The cost of an event is
+//! that of the one service it is about, whatever the number of services.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::SystemTime;
+
+use ipnet::IpNet;
+
+use crate::choice::choose;
+use crate::claims::{Claim, Claims, Conflict, Precedence};
+use crate::service::{Spec, networks};
+use crate::slices::{Part, ZoneLists, merge};
+use crate::{Event, Family, Kind, Node, ObjectKey, Policy, ResolvedPort, ResolvedService, Service, Slice};
+
+/// What a tracker has to know about its node.
+#[derive(Clone, Debug)]
+pub struct TrackerOptions {
+    /// The name of this node, as endpoints give it.
+    pub node_name: String,
+    /// The families that are served.
+    pub families: Vec<Family>,
+    /// Whether `externalIPs` are honoured (KEP-5707).
+    pub allow_external_ips: bool,
+}
+
+/// What changed since the last time it was asked.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Services to resolve anew, sorted.
+    pub services: Vec<ObjectKey>,
+    /// The Node or the ServiceCIDRs changed.
+    pub facts: bool,
+    /// When the changes of endpoints were made in the cluster, as far as known.
+    pub triggers: Vec<SystemTime>,
+    /// How many of the changes were changes of services.
+    pub service_changes: u64,
+    /// And how many were changes of slices.
+    pub endpoint_changes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    spec: Option<Spec>,
+    parts: Vec<Part>,
+    epoch: u32,
+}
+
+#[derive(Debug)]
+struct Owned {
+    service: ObjectKey,
+    epoch: u32,
+}
+
+/// Counts the fillings of a kind: what was not told in the last one is gone.
+#[derive(Clone, Copy, Debug, Default)]
+struct Filling {
+    epoch: u32,
+    complete: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Tracker {
+    options: TrackerOptions,
+    services: HashMap<ObjectKey, Entry>,
+    slices: HashMap<ObjectKey, Owned>,
+    zone_lists: ZoneLists,
+    claims: Claims,
+    health_checked: BTreeSet<ObjectKey>,
+    node: Option<Node>,
+    node_epoch: u32,
+    service_cidrs: BTreeMap<Box<str>, (Box<[IpNet]>, u32)>,
+    fillings: [Filling; 4],
+    dirty: BTreeSet<ObjectKey>,
+    changes: Changes,
+}
+
+fn index(kind: Kind) -> usize {
+    match kind {
+        Kind::Service => 0,
+        Kind::Slice => 1,
+        Kind::Node => 2,
+        Kind::ServiceCidr => 3,
+    }
+}
+
+impl Tracker {
+    /// A tracker that was told nothing.
+    pub fn new(options: TrackerOptions) -> Self {
+        Self {
+            options,
+            services: HashMap::new(),
+            slices: HashMap::new(),
+            zone_lists: ZoneLists::default(),
+            claims: Claims::default(),
+            health_checked: BTreeSet::new(),
+            node: None,
+            node_epoch: 0,
+            service_cidrs: BTreeMap::new(),
+            fillings: [Filling::default(); 4],
+            dirty: BTreeSet::new(),
+            changes: Changes::default(),
+        }
+    }
+
+    /// Takes an event.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::Service(service) => self.set_service(service),
+            Event::ServiceDeleted(key) => self.delete_service(&key),
+            Event::Slice(slice) => self.set_slice(slice),
+            Event::SliceDeleted(key) => self.delete_slice(&key),
+            Event::Node(node) => {
+                self.node_epoch = self.epoch(Kind::Node);
+                self.set_node(Some(node));
+            }
+            Event::NodeDeleted => self.set_node(None),
+            Event::ServiceCidr(name, nets) => {
+                let nets = networks(nets);
+                self.changes.facts |= self.service_cidrs.get(&name).is_none_or(|(old, _)| *old != nets);
+                self.service_cidrs.insert(name, (nets, self.fillings[index(Kind::ServiceCidr)].epoch));
+            }
+            Event::ServiceCidrDeleted(name) => {
+                self.changes.facts |= self.service_cidrs.remove(&name).is_some();
+            }
+            Event::Begin(kind) => self.fillings[index(kind)].epoch += 1,
+            Event::End(kind) => self.end(kind),
+        }
+    }
+
+    fn epoch(&self, kind: Kind) -> u32 {
+        self.fillings[index(kind)].epoch
+    }
+
+    fn end(&mut self, kind: Kind) {
+        self.fillings[index(kind)].complete = true;
+        let epoch = self.epoch(kind);
+        match kind {
+            Kind::Service => {
+                let gone =
+                    self.services.iter().filter(|(_, entry)| entry.spec.is_some() && entry.epoch != epoch);
+                for key in gone.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+                    self.delete_service(&key);
+                }
+            }
+            Kind::Slice => {
+                let gone = self.slices.iter().filter(|(_, owned)| owned.epoch != epoch);
+                for key in gone.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+                    self.delete_slice(&key);
+                }
+            }
+            Kind::Node => {
+                if self.node_epoch != epoch {
+                    self.set_node(None);
+                }
+            }
+            Kind::ServiceCidr => {
+                let before = self.service_cidrs.len();
+                self.service_cidrs.retain(|_, (_, told)| *told == epoch);
+                self.changes.facts |= self.service_cidrs.len() != before;
+            }
+        }
+    }
+
+    fn set_service(&mut self, service: Service) {
+        let key = service.key.clone();
+        let epoch = self.epoch(Kind::Service);
+        let spec = Spec::new(service, &self.options);
+        if spec.is_some() {
+            self.services.entry(key.clone()).or_default().epoch = epoch;
+        }
+        self.put_spec(&key, spec);
+    }
+
+    fn delete_service(&mut self, key: &ObjectKey) {
+        self.put_spec(key, None);
+    }
+
+    fn put_spec(&mut self, key: &ObjectKey, spec: Option<Spec>) {
+        let Some(entry) = self.services.get_mut(key) else { return };
+        if entry.spec == spec {
+            return;
+        }
+        let claims_of = |spec: &Option<Spec>| spec.as_ref().map(|spec| spec.claims(key)).unwrap_or_default();
+        self.claims.replace(&claims_of(&entry.spec), &claims_of(&spec), &mut self.dirty);
+        if spec.as_ref().is_some_and(|spec| spec.health_check_node_port.is_some()) {
+            self.health_checked.insert(key.clone());
+        } else {
+            self.health_checked.remove(key);
+        }
+        entry.spec = spec;
+        self.changes.service_changes += 1;
+        self.dirty.insert(key.clone());
+        self.forget_if_empty(key);
+    }
+
+    fn set_slice(&mut self, slice: Slice) {
+        let (key, service, triggered) = (slice.key.clone(), slice.service.clone(), slice.triggered);
+        let epoch = self.epoch(Kind::Slice);
+        if self.slices.get(&key).is_some_and(|owned| owned.service != service) {
+            self.delete_slice(&key);
+        }
+        let Some(part) = Part::new(slice, &self.options.node_name, &mut self.zone_lists) else {
+            return self.delete_slice(&key);
+        };
+        let zone = self.node.as_ref().and_then(|node| node.zone.as_deref());
+        let parts = &mut self.services.entry(service.clone()).or_default().parts;
+        let old = parts.iter().position(|old| old.key == key);
+        let same = old.is_some_and(|at| parts[at].looks_like(&part, zone));
+        match old {
+            Some(at) => parts[at] = part,
+            None => parts.push(part),
+        }
+        self.slices.insert(key, Owned { service: service.clone(), epoch });
+        if !same {
+            self.changes.endpoint_changes += 1;
+            self.changes.triggers.extend(triggered);
+            self.dirty.insert(service);
+        }
+    }
+
+    fn delete_slice(&mut self, key: &ObjectKey) {
+        let Some(Owned { service, .. }) = self.slices.remove(key) else { return };
+        if let Some(entry) = self.services.get_mut(&service) {
+            entry.parts.retain(|part| part.key != *key);
+        }
+        self.changes.endpoint_changes += 1;
+        self.forget_if_empty(&service);
+        self.dirty.insert(service);
+    }
+
+    fn forget_if_empty(&mut self, key: &ObjectKey) {
+        if self.services.get(key).is_some_and(|entry| entry.spec.is_none() && entry.parts.is_empty()) {
+            self.services.remove(key);
+        }
+    }
+
+    fn set_node(&mut self, node: Option<Node>) {
+        if self.node == node {
+            return;
+        }
+        let zone = |node: &Option<Node>| node.as_ref().and_then(|node| node.zone.clone());
+        if zone(&self.node) != zone(&node) {
+            let hinted =
+                self.services.iter().filter(|(_, entry)| entry.parts.iter().any(Part::has_zone_hints));
+            self.dirty.extend(hinted.map(|(key, _)| key.clone()));
+        }
+        self.node = node;
+        self.changes.facts = true;
+    }
+
+    /// All objects of each kind have been told once.
+    pub fn ready(&self) -> bool {
+        self.fillings.iter().all(|filling| filling.complete)
+    }
+
+    /// Something changed.
+    pub fn has_changes(&self) -> bool {
+        !self.dirty.is_empty() || self.changes != Changes::default()
+    }
+
+    /// What changed since the last call.
+    pub fn take_changes(&mut self) -> Changes {
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.services = std::mem::take(&mut self.dirty).into_iter().collect();
+        changes
+    }
+
+    /// What a service means for a family; `None` when it is gone or has no frontend there.
+    pub fn resolve(&self, key: &ObjectKey, family: Family) -> Option<ResolvedService> {
+        let entry = self.services.get(key)?;
+        let spec = entry.spec.as_ref().filter(|spec| spec.serves(family))?;
+        let zone = self.node.as_ref().and_then(|node| node.zone.as_deref());
+        let mut ports = Vec::with_capacity(spec.ports.len());
+        for (number, port) in spec.numbered_ports() {
+            let held = spec
+                .frontends(port, family)
+                .filter(|(_, site)| self.claims.holds(&spec.claim(key, number, *site)));
+            let mut frontends: Vec<_> = held.map(|(frontend, _)| frontend).collect();
+            if frontends.is_empty() {
+                continue;
+            }
+            frontends.sort_unstable();
+            let external = frontends.iter().any(crate::Frontend::is_external);
+            let cluster = external || spec.internal_policy == Policy::Cluster;
+            let local =
+                spec.internal_policy == Policy::Local || (external && spec.external_policy == Policy::Local);
+            let choice =
+                choose(&merge(&entry.parts, family, &port.name, port.protocol, zone), cluster, local);
+            ports.push(ResolvedPort {
+                name: port.name.clone(),
+                protocol: port.protocol,
+                port: port.port,
+                frontends,
+                cluster: choice.cluster,
+                local: choice.local,
+                any_endpoint: choice.any_endpoint,
+            });
+        }
+        (!ports.is_empty()).then(|| ResolvedService {
+            key: key.clone(),
+            ports,
+            affinity_seconds: spec.affinity_seconds,
+            internal_policy: spec.internal_policy,
+            external_policy: spec.external_policy,
+            source_ranges: spec.source_ranges(family),
+        })
+    }
+
+    /// Every service there is.
+    pub fn service_keys(&self) -> impl Iterator<Item = &ObjectKey> {
+        self.services.iter().filter(|(_, entry)| entry.spec.is_some()).map(|(key, _)| key)
+    }
+
+    /// The own Node.
+    pub fn node(&self) -> Option<&Node> {
+        self.node.as_ref()
+    }
+
+    /// The networks of all ServiceCIDRs, sorted.
+    pub fn service_cidrs(&self) -> Vec<IpNet> {
+        networks(self.service_cidrs.values().flat_map(|(nets, _)| nets.iter().copied())).into()
+    }
+
+    /// The frontends that services have lost to others since the last call.
+    pub fn take_conflicts(&mut self) -> Vec<Conflict> {
+        self.claims
+            .take_lost()
+            .into_iter()
+            .filter_map(|(lost, holder)| self.conflict(&lost, &holder))
+            .collect()
+    }
+
+    fn conflict(&self, lost: &Claim, holder: &Claim) -> Option<Conflict> {
+        let spec = self.services.get(&lost.service)?.spec.as_ref()?;
+        let port = spec.ports.get(usize::from(lost.index))?;
+        let sites = [Family::V4, Family::V6].into_iter().flat_map(|family| spec.frontends(port, family));
+        let (frontend, site) = sites.into_iter().find(|(_, site)| *site == lost.site)?;
+        Some(Conflict {
+            service: lost.service.clone(),
+            port_name: port.name.clone(),
+            frontend,
+            protocol: site.protocol,
+            port: site.port,
+            holder: holder.service.clone(),
+            reason: Precedence::between(holder, lost),
+        })
+    }
+
+    /// How many different addresses of this node are ready endpoints of the service.
+    pub fn local_ready_endpoints(&self, key: &ObjectKey) -> usize {
+        self.services.get(key).map_or(0, |entry| crate::slices::local_ready_addresses(&entry.parts))
+    }
+
+    /// Services whose health is checked at a port of the node: load balancers with external policy Local.
+    pub fn health_check_node_ports(&self) -> impl Iterator<Item = (&ObjectKey, u16)> {
+        self.health_checked.iter().filter_map(|key| {
+            let port = self.services.get(key)?.spec.as_ref()?.health_check_node_port?;
+            Some((key, port.get()))
+        })
+    }
+}
