@@ -40,6 +40,16 @@ enum Stage {
     Fixed,
 }
 
+impl Stage {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Alpha => "ALPHA",
+            Self::Beta => "BETA",
+            Self::Fixed => "",
+        }
+    }
+}
+
 /// Every gate this program looks at: its name, stage and default.
 const OWN: &[(Gate, &str, Stage, bool)] = &[
     (Gate::AllowServiceExternalIps, "AllowServiceExternalIPs", Stage::Fixed, true),
@@ -89,9 +99,9 @@ impl FeatureGates {
         self.0.get(&gate).copied().unwrap_or(false)
     }
 
-    /// All gates this program looks at, with their names and values, sorted by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
-        OWN.iter().map(|(gate, name, ..)| (*name, self.enabled(*gate)))
+    /// All gates this program looks at, sorted by name: name, stage (`ALPHA`, `BETA` or empty) and value.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, bool)> + '_ {
+        OWN.iter().map(|(gate, name, stage, _)| (*name, stage.word(), self.enabled(*gate)))
     }
 }
 

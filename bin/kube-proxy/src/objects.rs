@@ -1,0 +1,72 @@
+//! From a source of objects to the sync thread.
+
+use std::convert::Infallible;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use config::{Config, DetectLocal};
+use dataplane::Message;
+use ipnet::IpNet;
+use model::Event;
+use source::api::{About, Access, Severity};
+use source::{Counters, Watching};
+
+use crate::serve::Served;
+
+/// Follows the API server, or manifests, for ever.
+pub(crate) async fn follow(
+    config: &Config,
+    sender: Sender<Message>,
+    served: Arc<Served>,
+) -> Result<Infallible> {
+    let watches_pod_cidrs = config.detect_local == DetectLocal::NodeCidr;
+    let pod_cidrs = Mutex::new(None);
+    let tell = move |event: Event| {
+        match &event {
+            Event::Node(node) => {
+                served.set_node(Some(node));
+                if watches_pod_cidrs {
+                    end_if_changed(&pod_cidrs, &node.pod_cidrs);
+                }
+            }
+            Event::NodeDeleted => served.set_node(None),
+            _ => {}
+        }
+        // the sync thread ends only with the process
+        let _ = sender.send(Message::Event(event));
+    };
+    let watching = Watching {
+        node_name: config.hostname.clone(),
+        tell: Box::new(tell),
+        counters: Arc::new(Counters::default()),
+    };
+    if let Some(path) = &config.source.manifests {
+        return Ok(source::manifests::run(path, &watching).await?);
+    }
+    let access = Access {
+        kubeconfig: config.source.kubeconfig.clone(),
+        master: config.source.master.clone(),
+        qps: config.source.qps,
+        burst: config.source.burst,
+    };
+    let connection = source::api::connect(access).await?;
+    let node = About::Node(config.hostname.clone());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let started = connection.post_event(&node, Severity::Normal, "Starting", "StartKubeProxy", "", &host);
+    let (never, ()) = tokio::join!(source::api::run(&connection, &watching), started);
+    match never {}
+}
+
+/// The rules depend on the pod networks the node had at the start: with others they have to be made anew.
+fn end_if_changed(first: &Mutex<Option<Vec<IpNet>>>, now: &[IpNet]) {
+    let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*first {
+        Some(first) if first != now => {
+            tracing::error!(before = ?first, ?now, "The Node's podCIDRs changed, which --detect-local-mode=NodeCIDR follows; ending to be started anew");
+            std::process::exit(1);
+        }
+        None if !now.is_empty() => *first = Some(now.to_vec()),
+        _ => {}
+    }
+}

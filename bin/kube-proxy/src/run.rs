@@ -1,0 +1,308 @@
+//! The wiring. Threads and who owns what:
+//!
+//! - `main` (tokio, one thread): the source of objects and the HTTP servers;
+//! - `sync`: the tracker and the backends, all writes to the kernel;
+//! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses;
+//! - `manifests`, instead of the API client: waits for changes of the files.
+//!
+//! All of them only send messages to `sync`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use backend_nftables::{LocalDetector, Nftables, Settings};
+use config::{Config, DetectLocal, Gate, Mode, NodePortAddress};
+use dataplane::{Backend, Message, NodePortSelection, Options, SyncLoop};
+use ipnet::IpNet;
+use model::{Event, Family, Node, Tracker, TrackerOptions};
+use netlink::nftables::monitor::Monitor;
+use netlink::route;
+use tracing::{info, warn};
+
+use crate::node_setup::NodeFiles;
+use crate::objects;
+use crate::serve::{Served, SyncReporter};
+
+/// How long the own Node may take to appear, as with the original.
+const NODE_WAIT: Duration = Duration::from_secs(30);
+/// And its pod networks, where they are needed.
+const POD_CIDR_WAIT: Duration = Duration::from_secs(300);
+/// How often the kernel is compared with what is wanted though nobody is known to have changed it.
+const CHECK_PERIOD: Duration = Duration::from_secs(3600);
+
+/// Runs until the process is ended from outside. Rules stay in the kernel then, by design: traffic goes on while the next
+/// process starts.
+pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
+    info!(version = %config.version, node = %config.hostname, "Starting kube-proxy");
+    let mode = choose_mode(config.mode)?;
+    let files = NodeFiles::new("/");
+    files.set_conntrack(&config.conntrack);
+    if config.init_only {
+        info!("The node is prepared (--init-only)");
+        return Ok(());
+    }
+    files.set_oom_score(config.oom_score_adj);
+
+    let families = families();
+    let served = Arc::new(Served::new(config, mode, &families));
+    let (service_health, service_servers) = served.service_health();
+    let (sender, inbox) = channel();
+    let sync = SyncThread { config: config.clone(), mode, families, sender: sender.clone() };
+    let reporter = SyncReporter {
+        metrics: Arc::clone(&served.metrics),
+        health: Arc::clone(&served.health),
+        services: service_health,
+        addresses: sync.families.iter().map(|family| any_address(*family)).collect(),
+    };
+    thread::Builder::new()
+        .name("sync".into())
+        .spawn(move || {
+            if let Err(error) = sync.run(&inbox, reporter) {
+                fatal(&error);
+            }
+        })
+        .context("starting the sync thread")?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
+    let never = runtime.block_on(async {
+        tokio::select! {
+            ended = served.run(config, mode, log, service_servers) => ended,
+            ended = objects::follow(config, sender, Arc::clone(&served)) => ended,
+        }
+    })?;
+    match never {}
+}
+
+fn any_address(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Ends the process: what goes on without this thread would only look alive.
+fn fatal(error: &anyhow::Error) -> ! {
+    tracing::error!("Error running kube-proxy: {error:#}");
+    std::process::exit(1)
+}
+
+/// The mode to run in: nftables where the kernel can.
+fn choose_mode(wanted: Mode) -> Result<Mode> {
+    const SKIP: &str = "KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK";
+    if !matches!(wanted, Mode::Auto | Mode::Nftables) {
+        bail!("proxy mode {} is not part of this version; use --proxy-mode=nftables", wanted.as_str());
+    }
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let skip = std::env::var_os(SKIP).is_some_and(|value| !value.is_empty());
+    if !skip && kernel_version(&release).is_some_and(|version| version < (5, 13)) {
+        bail!("proxy mode nftables needs Linux 5.13 or newer, this is {release}; {SKIP}=1 skips this check");
+    }
+    Ok(Mode::Nftables)
+}
+
+fn kernel_version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// What the sync thread is made from.
+struct SyncThread {
+    config: Config,
+    mode: Mode,
+    families: Vec<Family>,
+    sender: Sender<Message>,
+}
+
+impl SyncThread {
+    fn run(self, inbox: &Receiver<Message>, reporter: SyncReporter) -> Result<()> {
+        let (node, early) = match self.config.detect_local {
+            DetectLocal::NodeCidr => wait_for_pod_cidrs(inbox)?,
+            _ => (None, Vec::new()),
+        };
+        let selection = node_port_selection(&self.config.node_port_addresses(self.mode));
+        let options = self.options(selection.clone());
+        let mut backends: Vec<Box<dyn Backend + Send>> = Vec::new();
+        let mut ports = Vec::new();
+        for family in &self.families {
+            let settings = self.settings(*family, &selection, node.as_ref());
+            let backend = Nftables::new(settings).context("opening a netlink socket")?;
+            ports.push(backend.port());
+            backends.push(Box::new(backend));
+        }
+        watch_ruleset(ports, self.sender.clone())?;
+        if selection.needs_interfaces() || options.interfaces_are_primary {
+            watch_addresses(self.sender.clone())?;
+        }
+        let tracker = Tracker::new(TrackerOptions {
+            node_name: self.config.hostname.clone(),
+            families: self.families,
+            allow_external_ips: self.config.gates.enabled(Gate::AllowServiceExternalIps),
+        });
+        drop(self.sender);
+        let mut sync = SyncLoop::new(tracker, backends, options, reporter);
+        early.into_iter().for_each(|message| sync.tell(message));
+        sync.run(inbox);
+        bail!("the sync loop ended: every source of objects is gone")
+    }
+
+    fn options(&self, node_ports: NodePortSelection) -> Options {
+        let sync = self.config.sync(self.mode);
+        let bind = self.config.bind_address;
+        let from_files = self.config.source.manifests.is_some();
+        Options {
+            min_sync_period: sync.min_period,
+            sync_period: sync.period,
+            check_period: CHECK_PERIOD,
+            node_wait: if from_files { Duration::ZERO } else { NODE_WAIT },
+            node_ports,
+            primary_addresses: if bind.is_unspecified() { vec![] } else { vec![bind] },
+            interfaces_are_primary: from_files && bind.is_unspecified(),
+        }
+    }
+
+    fn settings(&self, family: Family, node_ports: &NodePortSelection, node: Option<&Node>) -> Settings {
+        let masquerade = self.config.masquerade(self.mode);
+        let of_family = |nets: &[IpNet]| {
+            nets.iter()
+                .find(|net| Family::of_net(net) == family)
+                .map_or(LocalDetector::None, |net| LocalDetector::Cidr(*net))
+        };
+        let local_detector = match &self.config.detect_local {
+            DetectLocal::ClusterCidr(nets) => of_family(nets),
+            DetectLocal::NodeCidr => node.map_or(LocalDetector::None, |node| of_family(&node.pod_cidrs)),
+            DetectLocal::BridgeInterface(name) => LocalDetector::Interface(name.clone()),
+            DetectLocal::InterfaceNamePrefix(prefix) => LocalDetector::InterfacePrefix(prefix.clone()),
+        };
+        if local_detector == LocalDetector::None {
+            info!(%family, "No pod network of this family is known: traffic to cluster IPs is not masqueraded for clients from elsewhere");
+        }
+        Settings {
+            family,
+            masquerade_mark: masquerade.mark(),
+            masquerade_all: masquerade.all,
+            local_detector,
+            all_node_port_addresses: node_ports.takes_all(family),
+            own_table: self.config.nftables.own_table,
+        }
+    }
+}
+
+/// IPv4, and IPv6 where the kernel has it.
+fn families() -> Vec<Family> {
+    let ipv6 = Path::new("/proc/net/if_inet6").exists();
+    if ipv6 { vec![Family::V4, Family::V6] } else { vec![Family::V4] }
+}
+
+fn node_port_selection(addresses: &[NodePortAddress]) -> NodePortSelection {
+    let mut selection = NodePortSelection::default();
+    let all = [[0; 4].into(), [0; 16].into()].map(|address: IpAddr| IpNet::new_assert(address, 0));
+    for address in addresses {
+        match address {
+            NodePortAddress::Primary => selection.primary = true,
+            NodePortAddress::All => selection.networks.extend(all),
+            NodePortAddress::Cidr(net) => selection.networks.push(*net),
+            NodePortAddress::Localhost => {
+                warn!("Node ports on loopback addresses are not served in nftables mode");
+                let loopback = [([127, 0, 0, 0].into(), 8), (Ipv6Addr::LOCALHOST.into(), 128)];
+                selection.networks.extend(
+                    loopback.map(|(address, length): (IpAddr, u8)| IpNet::new_assert(address, length)),
+                );
+            }
+        }
+    }
+    selection
+}
+
+/// Reads messages until the own Node has pod networks; gives back what was read.
+fn wait_for_pod_cidrs(inbox: &Receiver<Message>) -> Result<(Option<Node>, Vec<Message>)> {
+    let deadline = Instant::now() + POD_CIDR_WAIT;
+    let mut early = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let message = inbox.recv_timeout(left).context(
+            "the own Node got no spec.podCIDRs in 5 minutes, which --detect-local-mode=NodeCIDR needs; is the node IPAM \
+             controller running?",
+        )?;
+        let node = match &message {
+            Message::Event(Event::Node(node)) if !node.pod_cidrs.is_empty() => Some(node.clone()),
+            _ => None,
+        };
+        early.push(message);
+        if node.is_some() {
+            return Ok((node, early));
+        }
+    }
+}
+
+fn watch_ruleset(own_ports: Vec<u32>, sender: Sender<Message>) -> Result<()> {
+    let mut monitor =
+        Monitor::open(backend_nftables::TABLE, own_ports).context("watching for foreign changes")?;
+    let watch = move || {
+        loop {
+            let change = match monitor.next_change() {
+                Ok(change) => change,
+                Err(error) => fatal(&anyhow::Error::new(error).context("watching for foreign changes")),
+            };
+            let program = change.program.map(|(name, pid)| format!("{name} (process {pid})"));
+            for number in change.families {
+                let family = match number {
+                    netlink::nftables::IPV4 => Family::V4,
+                    netlink::nftables::IPV6 => Family::V6,
+                    _ => continue,
+                };
+                if sender.send(Message::ForeignChange(family, program.clone())).is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    thread::Builder::new().name("nft-monitor".into()).spawn(watch).context("starting a thread")?;
+    Ok(())
+}
+
+/// Tells the addresses of the interfaces, now and after each change.
+fn watch_addresses(sender: Sender<Message>) -> Result<()> {
+    let mut monitor = route::AddressMonitor::open().context("watching for address changes")?;
+    let mut handle = route::Handle::open().context("listing addresses")?;
+    let mut list = move || -> Result<Vec<IpAddr>> {
+        let addresses = handle.addresses().context("listing addresses")?;
+        Ok(addresses
+            .iter()
+            .filter(|address| matches!(address.scope, route::Scope::Global | route::Scope::Site))
+            .map(|address| address.net.addr())
+            .collect())
+    };
+    sender.send(Message::InterfaceAddresses(list()?)).context("telling the addresses")?;
+    let watch = move || {
+        loop {
+            let told = monitor.receive().context("watching for address changes").and_then(|_| list());
+            match told {
+                Ok(addresses) => {
+                    if sender.send(Message::InterfaceAddresses(addresses)).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => fatal(&error),
+            }
+        }
+    };
+    thread::Builder::new().name("addresses".into()).spawn(watch).context("starting a thread")?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_versions_are_read_whatever_follows_the_numbers() {
+        assert_eq!(kernel_version("6.18.44-generic"), Some((6, 18)));
+        assert_eq!(kernel_version("5.4+"), Some((5, 4)));
+        assert_eq!(kernel_version("unknown"), None);
+    }
+}

@@ -1,0 +1,159 @@
+//! What the proxy tells about itself: metrics, health, and the servers that show them.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use config::{Config, Gate, Mode};
+use dataplane::{Reporter, Sync, SyncError, SyncKind};
+use model::{Family, Node, Tracker};
+use observe::clock::Moment;
+use observe::health::Health;
+use observe::http::{self, Limits, Pages, Pings};
+use observe::metrics::{Build, Feature, Metrics, TrafficPolicy};
+use observe::service_health::{self, Check, Servers, ServiceHealth};
+
+/// The handles that the rest of the program reports to.
+pub(crate) struct Served {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<Health>,
+}
+
+impl Served {
+    /// Nothing has been reported yet; an update is late after twice the sync period, as with the original.
+    pub(crate) fn new(config: &Config, mode: Mode, families: &[Family]) -> Self {
+        let build = Build { version: config.version.clone(), ..Build::default() };
+        let feature = |(name, stage, enabled): (&str, &str, bool)| Feature {
+            name: name.to_owned(),
+            stage: stage.to_owned(),
+            enabled,
+        };
+        let features: Vec<_> = config.gates.iter().map(feature).collect();
+        let health = Arc::new(Health::new(2 * config.sync(mode).period));
+        Self { metrics: Arc::new(Metrics::new(families, &build, &features)), health }
+    }
+
+    /// Runs the health and the metrics server, and those of single services, for ever.
+    pub(crate) async fn run(
+        &self,
+        config: &Config,
+        mode: Mode,
+        log: &observe::log::Handle,
+        services: Servers,
+    ) -> Result<Infallible> {
+        let hard_fail = config.bind_address_hard_fail;
+        let pages = Arc::new(Pages {
+            metrics: Arc::clone(&self.metrics),
+            proxy_mode: mode.as_str().to_owned(),
+            configz: config.configz(mode),
+            flagz: config.gates.enabled(Gate::ComponentFlagz).then(Vec::new),
+            statusz: config.gates.enabled(Gate::ComponentStatusz).then(|| config.version.clone()),
+            profiling: config.profiling.then(|| log.clone()),
+            pings: Pings::default(),
+        });
+        let health = async {
+            match config.healthz_bind_address {
+                Some(address) => {
+                    let (health, metrics) = (Arc::clone(&self.health), Arc::clone(&self.metrics));
+                    http::serve_health(address, hard_fail, Limits::default(), health, metrics)
+                        .await
+                        .context("serving health (--healthz-bind-address)")
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let metrics = async {
+            match config.metrics_bind_address {
+                Some(address) => http::serve_metrics(address, hard_fail, Limits::default(), pages)
+                    .await
+                    .context("serving metrics (--metrics-bind-address)"),
+                None => std::future::pending().await,
+            }
+        };
+        let services = async {
+            services.run().await;
+            std::future::pending::<Result<Infallible>>().await
+        };
+        tokio::select! {
+            ended = health => ended,
+            ended = metrics => ended,
+            ended = services => ended,
+        }
+    }
+
+    /// The handle for health check node ports, and their servers.
+    pub(crate) fn service_health(&self) -> (ServiceHealth, Servers) {
+        service_health::service_health(Arc::clone(&self.health), Limits::default())
+    }
+
+    /// Takes note of the own Node.
+    pub(crate) fn set_node(&self, node: Option<&Node>) {
+        self.health.set_node(node);
+    }
+}
+
+/// Brings what the sync loop does into metrics, health and the servers of health check node ports.
+pub(crate) struct SyncReporter {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) services: ServiceHealth,
+    /// Where health check node ports listen.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+impl Reporter for SyncReporter {
+    fn queued(&mut self, family: Family) {
+        let now = Moment::now();
+        self.health.queued_update(family, now);
+        self.metrics.last_queued.of(family).set(seconds(now));
+    }
+
+    fn synced(&mut self, family: Family, sync: &Sync<'_>) {
+        let (now, duration) = (Moment::now(), sync.duration.as_secs_f64());
+        self.health.updated(family, now);
+        self.metrics.sync_duration.of(family).observe(duration);
+        match sync.kind {
+            SyncKind::Full => self.metrics.full_sync_duration.of(family).observe(duration),
+            SyncKind::Partial => self.metrics.partial_sync_duration.of(family).observe(duration),
+        }
+        let written = u64::try_from(sync.report.written).unwrap_or(u64::MAX);
+        self.metrics.kernel_objects_written.of(family).inc_by(written);
+        let silent = [
+            (TrafficPolicy::Internal, sync.report.internal_without_local_endpoints),
+            (TrafficPolicy::External, sync.report.external_without_local_endpoints),
+        ];
+        for (policy, services) in silent {
+            self.metrics.set_no_local_endpoints(family, policy, services);
+        }
+        for trigger in sync.triggers {
+            let lag = now.wall.duration_since(*trigger).unwrap_or(Duration::ZERO);
+            self.metrics.network_programming.of(family).observe(lag.as_secs_f64());
+        }
+        // last, so that who sees it sees the rest
+        self.metrics.last_synced.of(family).set(seconds(now));
+        tracing::debug!(v = 3, %family, kind = ?sync.kind, written, seconds = duration, "Synced");
+    }
+
+    fn failed(&mut self, family: Family, _: SyncKind, _: &SyncError) {
+        self.metrics.nftables_sync_failures.of(family).inc();
+    }
+
+    fn repairing(&mut self, family: Family) {
+        self.metrics.repairs.of(family).inc();
+    }
+
+    fn settled(&mut self, tracker: &Tracker) {
+        let check = |(key, port): (&model::ObjectKey, u16)| Check {
+            service: key.clone(),
+            port,
+            local_endpoints: tracker.local_ready_endpoints(key),
+        };
+        self.services.sync(tracker.health_check_node_ports().map(check).collect(), self.addresses.clone());
+    }
+}
+
+fn seconds(moment: Moment) -> f64 {
+    moment.wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
