@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube_proxy_observe::health::Health;
 use kube_proxy_observe::http::{self, Limits, Pages};
+use kube_proxy_observe::log::{Logger, Options, Severity, Sink};
 use kube_proxy_observe::metrics::{Build, Metrics};
 use model::Family;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -113,4 +114,34 @@ pub(crate) async fn rest_of(stream: &mut TcpStream) -> String {
 /// A task's result.
 pub(crate) async fn result_of<T>(task: JoinHandle<T>) -> T {
     timeout(PATIENCE, task).await.expect("it ends").expect("it does not panic")
+}
+
+/// Keeps log lines.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory(Arc<Mutex<Vec<String>>>);
+
+impl Memory {
+    /// Keeps the lines of this thread, where a test's tasks run too, until the guard is dropped.
+    pub(crate) fn of_this_thread() -> (Self, tracing::subscriber::DefaultGuard) {
+        let memory = Self::default();
+        let (logger, _) = Logger::new(Options::default(), memory.clone());
+        (memory, tracing::subscriber::set_default(logger))
+    }
+
+    /// The lines so far, without their line breaks.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let lines = self.0.lock().expect("no panic while held");
+        lines.iter().map(|line| line.strip_suffix('\n').expect("a whole line").to_owned()).collect()
+    }
+
+    /// How many lines have this text.
+    pub(crate) fn count(&self, text: &str) -> usize {
+        self.lines().iter().filter(|line| line.contains(text)).count()
+    }
+}
+
+impl Sink for Memory {
+    fn line(&self, line: &str, _: Severity) {
+        self.0.lock().expect("no panic while held").push(line.to_owned());
+    }
 }

@@ -3,11 +3,11 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::lab::{Reply, address, get, health_server, limits, metrics, metrics_server, request};
+use crate::lab::{Memory, Reply, address, get, health_server, limits, metrics, metrics_server, request};
 use kube_proxy_observe::clock::Moment;
 use kube_proxy_observe::health::Health;
 use kube_proxy_observe::http::{Limits, Pages};
-use kube_proxy_observe::log::{Handle, Logger, Options, Severity, Sink};
+use kube_proxy_observe::log::{Handle, Logger, Options};
 use kube_proxy_observe::service_health::{Check, service_health};
 use model::{Family, Node, ObjectKey};
 use serde_json::Value;
@@ -48,14 +48,8 @@ fn timeless(body: &str) -> String {
     body.split('"').map(|part| if is_time(part) { "T" } else { part }).collect::<Vec<_>>().join("\"")
 }
 
-struct Nowhere;
-
-impl Sink for Nowhere {
-    fn line(&self, _: &str, _: Severity) {}
-}
-
-fn logs() -> Handle {
-    Logger::new(Options::default(), Nowhere).1
+pub(crate) fn logs() -> Handle {
+    Logger::new(Options::default(), Memory::default()).1
 }
 
 /// The flags of the recorded run.
@@ -68,7 +62,7 @@ fn flags() -> Vec<(String, String)> {
     lines.map(flag).collect()
 }
 
-fn pages() -> Pages {
+pub(crate) fn pages() -> Pages {
     Pages {
         metrics: metrics(),
         proxy_mode: "nftables".into(),
@@ -80,7 +74,7 @@ fn pages() -> Pages {
     }
 }
 
-fn healthy() -> Arc<Health> {
+pub(crate) fn healthy() -> Arc<Health> {
     let health = Health::new(Duration::from_secs(60));
     health.set_node(Some(&Node::default()));
     for family in [Family::V4, Family::V6] {

@@ -1,0 +1,202 @@
+//! Log lines, as a person and as a program read them.
+
+use std::error::Error;
+use std::fmt;
+use std::process::{Command, Stdio};
+
+use kube_proxy_observe::log::{self, Format, Handle, Logger, Options};
+use serde_json::Value;
+use tracing::{debug, error, info, trace, warn};
+
+use crate::lab::Memory;
+
+/// The lines that `events` prints, without their line breaks.
+fn lines(options: Options, events: impl FnOnce(&Handle)) -> Vec<String> {
+    let memory = Memory::default();
+    let (logger, handle) = Logger::new(options, memory.clone());
+    tracing::subscriber::with_default(logger, || events(&handle));
+    memory.lines()
+}
+
+/// The part of a text line behind the header.
+fn content(line: &str) -> &str {
+    line.split_once("] ").expect("a header").1
+}
+
+fn messages(options: Options, events: impl FnOnce(&Handle)) -> Vec<String> {
+    lines(options, events).iter().map(|line| content(line).trim_matches('"').to_owned()).collect()
+}
+
+fn verbose(verbosity: u32) -> Options {
+    Options { verbosity, ..Options::default() }
+}
+
+fn vmodule(rules: &[(&str, u32)]) -> Options {
+    Options { vmodule: rules.iter().map(|(p, l)| ((*p).to_owned(), *l)).collect(), ..Options::default() }
+}
+
+fn json(options: Options, events: impl FnOnce(&Handle)) -> Vec<Value> {
+    let lines = lines(Options { format: Format::Json, ..options }, events);
+    lines.iter().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect()
+}
+
+#[derive(Debug)]
+struct Refused;
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such \"table\"")
+    }
+}
+
+impl Error for Refused {}
+
+#[test]
+fn a_text_line_begins_as_klog_begins_it() {
+    let lines = lines(Options::default(), |_| {
+        info!("one");
+        warn!("two");
+        error!("three");
+    });
+    for (line, severity) in lines.iter().zip(['I', 'W', 'E']) {
+        let (header, _) = line.split_once("] ").expect("a header");
+        // I1201 00:43:05.123456   PID logs.rs:12
+        let shape: String = header.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        let digits = std::process::id().to_string().replace(|_| true, "0");
+        let expected = format!("{severity}0000 00:00:00.000000 {digits:>7} logs.rs:00");
+        assert!(shape.starts_with(&expected), "{line}");
+        assert!(header.contains(&format!(" {} ", std::process::id())), "{line}");
+    }
+    assert_eq!(lines.len(), 3);
+}
+
+#[test]
+fn fields_are_printed_as_klog_prints_them() {
+    let lines = lines(Options::default(), |_| {
+        info!(service = %"web/shop", port = 80, ready = true, ratio = 0.5, "Synced \"all\"");
+        error!(family = %"IPv4", err = &Refused as &dyn Error, "Sync failed");
+        error!(error = %Refused, count = 2_u64, "Again");
+        info!(text = "one\ntwo\tthree\nI0101 forged", "Lines");
+        info!(list = ?["a", "b"], odd = "esc \u{1b}[2J");
+    });
+    let contents: Vec<_> = lines.iter().map(|line| content(line)).collect();
+    assert_eq!(
+        contents,
+        [
+            r#""Synced \"all\"" service="web/shop" port=80 ready=true ratio=0.5"#,
+            r#""Sync failed" err="no such \"table\"" family="IPv4""#,
+            r#""Again" err="no such \"table\"" count=2"#,
+            "\"Lines\" text=<\n\tone\n\ttwo\tthree\n\tI0101 forged\n >",
+            r#""" list="[\"a\", \"b\"]" odd="esc \x1b[2J""#,
+        ]
+    );
+}
+
+#[test]
+fn json_lines_have_the_fields_of_component_base() {
+    let lines = json(verbose(2), |_| {
+        info!(service = %"web/shop", port = 80, "Synced");
+        debug!(target: "kube_proxy_test", nan = f64::NAN, "Detail");
+        warn!("Odd");
+        error!(err = %Refused, text = "two\nlines", "Failed");
+    });
+    let without_place = lines.iter().map(|line| {
+        let mut line = line.as_object().expect("an object").clone();
+        let ts = line.remove("ts").and_then(|ts| ts.as_f64()).expect("a number");
+        assert!(ts > 1.7e12, "milliseconds since 1970: {ts}");
+        let caller = line.remove("caller").expect("a caller");
+        assert!(caller.as_str().expect("text").starts_with("observe/logs.rs:"), "{caller}");
+        Value::from(line)
+    });
+    assert_eq!(
+        without_place.collect::<Vec<_>>(),
+        [
+            serde_json::json!({"msg": "Synced", "v": 0, "service": "web/shop", "port": 80}),
+            serde_json::json!({"msg": "Detail", "v": 2, "nan": "NaN"}),
+            serde_json::json!({"msg": "Odd", "v": 0, "severity": "warning"}),
+            serde_json::json!({"msg": "Failed", "err": "no such \"table\"", "text": "two\nlines"}),
+        ]
+    );
+}
+
+/// One event of each kind, as this program's crates make them.
+fn one_of_each() {
+    error!(target: "kube_proxy_test", "error");
+    info!(target: "kube_proxy_test", "info");
+    info!(target: "kube_proxy_test", v = 1, "info v=1");
+    debug!(target: "kube_proxy_test", "debug");
+    debug!(target: "kube_proxy_test", v = 4, "debug v=4");
+    trace!(target: "kube_proxy_test", "trace");
+    debug!(target: "foreign", "foreign debug");
+    trace!(target: "foreign", "foreign trace");
+}
+
+#[test]
+fn the_verbosity_decides_what_is_printed() {
+    let all = [
+        (0, "error"),
+        (0, "info"),
+        (1, "info v=1"),
+        (2, "debug"),
+        (4, "debug v=4"),
+        (5, "trace"),
+        (6, "foreign debug"),
+        (10, "foreign trace"),
+    ];
+    for verbosity in 0..=11 {
+        let expected: Vec<_> = all.iter().filter(|(v, _)| *v <= verbosity).map(|(_, m)| *m).collect();
+        assert_eq!(messages(verbose(verbosity), |_| one_of_each()), expected, "-v={verbosity}");
+    }
+}
+
+#[test]
+fn the_verbosity_of_a_file_is_raised_by_its_first_pattern() {
+    let count = |options| messages(options, |_| one_of_each()).len();
+    assert_eq!(count(vmodule(&[("logs", 5)])), 6);
+    assert_eq!(count(vmodule(&[("l?g*", 4)])), 5);
+    assert_eq!(count(vmodule(&[("other", 9), ("logs", 2), ("*", 9)])), 4);
+    assert_eq!(count(vmodule(&[("other", 9)])), 2);
+    assert_eq!(count(Options { verbosity: 5, ..vmodule(&[("logs", 1)]) }), 6, "never lowered");
+}
+
+#[test]
+fn the_verbosity_changes_while_running() {
+    let printed = messages(verbose(0), |handle| {
+        for verbosity in [0, 5, 0] {
+            handle.set_verbosity(verbosity);
+            assert_eq!(handle.verbosity(), verbosity);
+            trace!(target: "kube_proxy_test", "at {verbosity}");
+        }
+    });
+    assert_eq!(printed, ["at 5"]);
+}
+
+#[test]
+#[ignore = "sets up the whole process; the test below runs it in processes of its own"]
+fn says_something_to_standard_error() {
+    let handle = log::init(Options { verbosity: 2, ..Options::default() });
+    assert!(handle.is_ok(), "first set-up in this process");
+    assert!(log::init(Options::default()).is_err(), "second");
+    for i in 0..100 {
+        info!(i, "Something");
+    }
+}
+
+#[test]
+fn with_stderr_closed_or_broken_nothing_panics() {
+    let me = std::env::current_exe().expect("this test's program");
+    for redirect in ["2>&-", "2>/dev/full"] {
+        let script = format!(
+            "exec \"$0\" --ignored --exact logs::says_something_to_standard_error --nocapture {redirect}"
+        );
+        let output = Command::new("sh").args(["-c", &script]).arg(&me).stdin(Stdio::null()).output();
+        let output = output.expect("sh runs");
+        assert!(output.status.success(), "{redirect}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+    let output = Command::new(&me)
+        .args(["--ignored", "--exact", "logs::says_something_to_standard_error", "--nocapture"])
+        .output()
+        .expect("this test's program runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(stderr.matches("] \"Something\" i=").count(), 100, "{stderr}");
+}
