@@ -143,8 +143,7 @@ fn show_change(lab: &Lab, proxy: &Proxy<'_>, folder: &Path) -> Result<()> {
     thread::sleep(Duration::from_secs(1));
 
     let (_, text) = EXAMPLES.iter().find(|(name, _)| *name == CHANGED).context("the example is gone")?;
-    let without: String =
-        text.lines().filter(|text| !text.contains(line)).map(|text| format!("{text}\n")).collect();
+    let without: String = text.split_inclusive('\n').filter(|text| !text.contains(line)).collect();
     let synced_before = proxy.last_sync()?;
     let (written, written_at) = (Instant::now(), now());
     fs::write(folder.join(".next"), without).context("writing the changed manifest")?;

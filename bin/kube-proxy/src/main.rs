@@ -1,6 +1,7 @@
 //! `kube-proxy`: parse, wire, run, exit code. Everything else lives in the crates.
 
 mod cleanup;
+mod config_watch;
 mod demo;
 mod node_setup;
 mod objects;
@@ -84,6 +85,8 @@ fn start_logging(settings: Option<&LoggingSettings>, warnings: &[String]) -> Res
         split_stream: settings.split_stream,
     });
     let handle = log::init(options).context("setting up the logs")?;
-    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     Ok(handle)
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use config::{Config, DetectLocal};
 use dataplane::Message;
 use ipnet::IpNet;
-use model::Event;
+use model::{Event, Node};
 use source::api::{About, Access, Severity};
 use source::{Counters, Watching};
 
@@ -20,6 +20,11 @@ pub(crate) async fn follow(
     sender: Sender<Message>,
     served: Arc<Served>,
 ) -> Result<Infallible> {
+    let from_files = config.source.manifests.is_some();
+    if from_files {
+        // a node that no manifest describes is nobody's to remove
+        served.set_node(Some(&Node::default()));
+    }
     let watches_pod_cidrs = config.detect_local == DetectLocal::NodeCidr;
     let pod_cidrs = Mutex::new(None);
     let tell = move |event: Event| {
@@ -30,7 +35,7 @@ pub(crate) async fn follow(
                     end_if_changed(&pod_cidrs, &node.pod_cidrs);
                 }
             }
-            Event::NodeDeleted => served.set_node(None),
+            Event::NodeDeleted if !from_files => served.set_node(None),
             _ => {}
         }
         // the sync thread ends only with the process

@@ -24,6 +24,7 @@ use netlink::nftables::monitor::Monitor;
 use netlink::route;
 use tracing::{info, warn};
 
+use crate::config_watch;
 use crate::node_setup::NodeFiles;
 use crate::objects;
 use crate::serve::{Served, SyncReporter};
@@ -48,6 +49,9 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
     }
     files.set_oom_score(config.oom_score_adj);
 
+    if let Some(file) = &config.config_file {
+        config_watch::start(file)?;
+    }
     let families = families();
     let served = Arc::new(Served::new(config, mode, &families));
     let (service_health, service_servers) = served.service_health();
@@ -86,7 +90,7 @@ fn any_address(family: Family) -> IpAddr {
 }
 
 /// Ends the process: what goes on without this thread would only look alive.
-fn fatal(error: &anyhow::Error) -> ! {
+pub(crate) fn fatal(error: &anyhow::Error) -> ! {
     tracing::error!("Error running kube-proxy: {error:#}");
     std::process::exit(1)
 }
@@ -145,7 +149,9 @@ impl SyncThread {
         });
         drop(self.sender);
         let mut sync = SyncLoop::new(tracker, backends, options, reporter);
-        early.into_iter().for_each(|message| sync.tell(message));
+        for message in early {
+            sync.tell(message);
+        }
         sync.run(inbox);
         bail!("the sync loop ended: every source of objects is gone")
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use config::{Config, Gate, Mode};
 use dataplane::{Reporter, Sync, SyncError, SyncKind};
-use model::{Family, Node, Tracker};
+use model::{Changes, Family, Node, Tracker};
 use observe::clock::Moment;
 use observe::health::Health;
 use observe::http::{self, Limits, Pages, Pings};
@@ -104,6 +104,14 @@ pub(crate) struct SyncReporter {
 }
 
 impl Reporter for SyncReporter {
+    fn changed(&mut self, changes: &Changes) {
+        let pending = |changes: u64| i64::try_from(changes).unwrap_or(i64::MAX);
+        self.metrics.service_changes.inc_by(changes.service_changes);
+        self.metrics.service_changes_pending.inc_by(pending(changes.service_changes));
+        self.metrics.endpoint_changes.inc_by(changes.endpoint_changes);
+        self.metrics.endpoint_changes_pending.inc_by(pending(changes.endpoint_changes));
+    }
+
     fn queued(&mut self, family: Family) {
         let now = Moment::now();
         self.health.queued_update(family, now);
@@ -145,6 +153,8 @@ impl Reporter for SyncReporter {
     }
 
     fn settled(&mut self, tracker: &Tracker) {
+        self.metrics.service_changes_pending.set(0);
+        self.metrics.endpoint_changes_pending.set(0);
         let check = |(key, port): (&model::ObjectKey, u16)| Check {
             service: key.clone(),
             port,

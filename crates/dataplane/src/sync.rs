@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-use model::{Event, Family, ObjectKey, ResolvedService, Tracker};
+use model::{Changes, Event, Family, ObjectKey, ResolvedService, Tracker};
 
 use crate::schedule::{Limiter, Retry};
 use crate::{Backend, Facts, NodePortSelection, Report, SyncError};
@@ -64,6 +64,8 @@ pub struct Sync<'a> {
 
 /// Learns what the loop does.
 pub trait Reporter {
+    /// Changes arrived.
+    fn changed(&mut self, changes: &Changes);
     /// A change waits to be written.
     fn queued(&mut self, family: Family);
     /// A sync ended well.
@@ -265,6 +267,7 @@ impl<R: Reporter> SyncLoop<R> {
         let facts = self.current_facts();
         let facts_changed = facts != self.facts;
         self.facts = facts;
+        self.reporter.changed(&changes);
         if changes.services.is_empty() && !facts_changed {
             return;
         }

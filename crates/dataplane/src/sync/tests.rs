@@ -74,6 +74,7 @@ impl Backend for Fake {
 struct Quiet;
 
 impl Reporter for Quiet {
+    fn changed(&mut self, _: &Changes) {}
     fn queued(&mut self, _: Family) {}
     fn synced(&mut self, _: Family, _: &Sync<'_>) {}
     fn failed(&mut self, _: Family, _: SyncKind, _: &SyncError) {}

@@ -161,7 +161,7 @@ impl Transaction {
     pub fn add_chain(&mut self, chain: &Chain) {
         let table = self.table;
         self.message(msg::NEW_CHAIN, message::CREATE, Label::Chain("add", chain.name.clone()), |w| {
-            chain.write(table, w)
+            chain.write(table, w);
         });
     }
 
