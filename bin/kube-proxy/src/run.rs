@@ -29,9 +29,7 @@ use crate::node_setup::NodeFiles;
 use crate::objects;
 use crate::serve::{Served, SyncReporter};
 
-/// How long the own Node may take to appear, as with the original.
-const NODE_WAIT: Duration = Duration::from_secs(30);
-/// And its pod networks, where they are needed.
+/// How long the own Node may take to get pod networks, where they are needed; as with the original.
 const POD_CIDR_WAIT: Duration = Duration::from_secs(300);
 /// How often the kernel is compared with what is wanted though nobody is known to have changed it.
 const CHECK_PERIOD: Duration = Duration::from_secs(3600);
@@ -164,7 +162,6 @@ impl SyncThread {
             min_sync_period: sync.min_period,
             sync_period: sync.period,
             check_period: CHECK_PERIOD,
-            node_wait: if from_files { Duration::ZERO } else { NODE_WAIT },
             node_ports,
             primary_addresses: if bind.is_unspecified() { vec![] } else { vec![bind] },
             interfaces_are_primary: from_files && bind.is_unspecified(),

@@ -30,8 +30,6 @@ pub struct Options {
     pub sync_period: Duration,
     /// How often the kernel is read and compared, though nothing is known to have changed.
     pub check_period: Duration,
-    /// How long to wait for the own Node before going on without it.
-    pub node_wait: Duration,
     /// Which addresses take node port traffic.
     pub node_ports: NodePortSelection,
     /// Addresses that go before those of the Node as the primary ones (`bindAddress`).
@@ -153,16 +151,6 @@ impl Plane {
     }
 }
 
-/// What has to come before the first sync.
-enum Patience {
-    /// Objects that have not been told yet.
-    ForMessages,
-    /// The own Node, but not longer than this.
-    Until(Instant),
-    /// Nothing any more.
-    Over,
-}
-
 /// Owns the tracker and the backends.
 pub struct SyncLoop<R> {
     tracker: Tracker,
@@ -170,10 +158,9 @@ pub struct SyncLoop<R> {
     options: Options,
     reporter: R,
     limiter: Limiter,
-    started: Instant,
     interfaces: Vec<IpAddr>,
     facts: Facts,
-    waits_for_node: bool,
+    missed_node: bool,
 }
 
 impl<R: Reporter> SyncLoop<R> {
@@ -200,10 +187,9 @@ impl<R: Reporter> SyncLoop<R> {
             limiter: Limiter::new(options.min_sync_period),
             options,
             reporter,
-            started: Instant::now(),
             interfaces: Vec::new(),
             facts: Facts::default(),
-            waits_for_node: true,
+            missed_node: false,
         }
     }
 
@@ -241,7 +227,6 @@ impl<R: Reporter> SyncLoop<R> {
     fn take(&mut self, message: Message) {
         match message {
             Message::Event(event) => {
-                self.waits_for_node &= !matches!(event, Event::Node(_));
                 self.tracker.apply(event);
             }
             Message::InterfaceAddresses(addresses) => self.interfaces = addresses,
@@ -302,10 +287,15 @@ impl<R: Reporter> SyncLoop<R> {
 
     /// Syncs what is due. Returns when to be called again if no message comes before.
     fn step(&mut self, now: Instant) -> Option<Instant> {
-        match self.patience(now) {
-            Patience::ForMessages => return None,
-            Patience::Until(deadline) => return Some(deadline),
-            Patience::Over => {}
+        // before everything is known nothing is written
+        if !self.tracker.ready() {
+            return None;
+        }
+        if self.tracker.node().is_none() && !self.options.interfaces_are_primary && !self.missed_node {
+            self.missed_node = true;
+            tracing::error!(
+                "The own Node was not found; its addresses take no node ports until it appears. Check --hostname-override"
+            );
         }
         for plane in &mut self.planes {
             let check_at = plane.checked_at.map(|at| at + self.options.check_period);
@@ -323,24 +313,6 @@ impl<R: Reporter> SyncLoop<R> {
             self.limiter.ran(now);
         }
         self.next_deadline(now)
-    }
-
-    /// Before everything is known nothing is written.
-    fn patience(&mut self, now: Instant) -> Patience {
-        if !self.tracker.ready() {
-            return Patience::ForMessages;
-        }
-        let node_deadline = self.started + self.options.node_wait;
-        if self.waits_for_node && now < node_deadline {
-            return Patience::Until(node_deadline);
-        }
-        if self.waits_for_node && !self.options.node_wait.is_zero() {
-            tracing::error!(
-                "The own Node was not found; going on without its addresses and zone. Check --hostname-override"
-            );
-        }
-        self.waits_for_node = false;
-        Patience::Over
     }
 
     fn next_deadline(&self, now: Instant) -> Option<Instant> {

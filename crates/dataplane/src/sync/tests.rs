@@ -119,7 +119,6 @@ impl Bench {
             min_sync_period: Duration::ZERO,
             sync_period: 30 * SECOND,
             check_period: 3600 * SECOND,
-            node_wait: 30 * SECOND,
             node_ports: NodePortSelection::default(),
             primary_addresses: vec![],
             interfaces_are_primary: false,
@@ -130,7 +129,7 @@ impl Bench {
             allow_external_ips: true,
         });
         let sync = SyncLoop::new(tracker, vec![Box::new(Fake(Arc::clone(&script)))], options, Quiet);
-        Self { now: sync.started, sync, script }
+        Self { now: Instant::now(), sync, script }
     }
 
     /// One that has two services, `a` and `b`, and has synced.
@@ -181,15 +180,6 @@ fn nothing_is_written_before_everything_is_known() {
     assert_eq!(bench.calls(), []);
     bench.tell_all_is_known();
     assert_eq!(bench.calls(), [rebuild(&["a"])]);
-}
-
-#[test]
-fn a_node_that_does_not_appear_is_waited_for_only_so_long() {
-    let mut bench = Bench::new();
-    bench.tell([Kind::Service, Kind::Slice, Kind::Node, Kind::ServiceCidr].map(Event::End));
-    assert_eq!(bench.calls(), []);
-    bench.pass(31 * SECOND);
-    assert_eq!(bench.calls(), [rebuild(&[])]);
 }
 
 #[test]
