@@ -262,7 +262,10 @@ impl<R: Reporter> SyncLoop<R> {
             }
             plane.facts |= facts_changed;
             plane.dirty.extend(changes.services.iter().cloned());
-            plane.triggers.extend(&changes.triggers);
+            // what was changed before the first sync says nothing about this program
+            if plane.checked_at.is_some() {
+                plane.triggers.extend(&changes.triggers);
+            }
         }
     }
 
