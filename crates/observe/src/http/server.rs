@@ -140,7 +140,6 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(limits.idle)
         .max_buf_size(16 * 1024)
-        .half_close(true)
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
