@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use testkit::scenario::{Setup, load, run};
@@ -52,6 +53,7 @@ fn trial(name: String, path: PathBuf, mode: &str) -> Trial {
         binary: PathBuf::from(env!("CARGO_BIN_EXE_kube-proxy")),
         mode: mode.to_owned(),
         api_program: None,
+        effect: Duration::from_secs(10),
         slow_refusal: false,
         nft: std::env::split_paths(&nft).filter(|path| !path.as_os_str().is_empty()).collect(),
     };

@@ -186,7 +186,11 @@ impl Probe {
         let socket = UdpSocket::bind(self.bind_address(to))?;
         socket.connect(to)?;
         socket.set_read_timeout(Some(self.timeout))?;
-        socket.send(b"who\n")?;
+        match socket.send(b"who\n").map_err(|error| (Errno::from_io_error(&error), error)) {
+            // This host's own rules took the packet. Whether they refused it or dropped it shows when receiving.
+            Ok(_) | Err((Some(Errno::PERM), _)) => {}
+            Err((_, error)) => return Err(error),
+        }
         let mut buffer = [0; 256];
         let length = socket.recv(&mut buffer)?;
         Ok(parse_answer(&String::from_utf8_lossy(&buffer[..length])))

@@ -269,8 +269,9 @@ fn member(name: &str, addresses: Addresses, node: Option<&str>) -> Result<Member
         ("net/ipv4/conf/default/send_redirects", "0"),
         ("net/ipv4/conf/all/accept_redirects", "0"),
         ("net/ipv4/conf/default/accept_redirects", "0"),
-        // a client that is refused many times in a row shall be told each time
-        ("net/ipv4/icmp_ratelimit", "0"),
+        // Clients that are refused many times in a row shall be told each time: no kind of ICMP message is limited.
+        // (Without a limit per client there would still be one for the whole machine.)
+        ("net/ipv4/icmp_ratemask", "0"),
     ] {
         set_sysctl(&member, path, value)?;
     }
@@ -278,7 +279,7 @@ fn member(name: &str, addresses: Addresses, node: Option<&str>) -> Result<Member
         ("net/ipv6/conf/all/accept_redirects", "0"),
         ("net/ipv6/conf/default/accept_redirects", "0"),
         ("net/ipv6/conf/default/accept_dad", "0"),
-        ("net/ipv6/icmp/ratelimit", "0"),
+        ("net/ipv6/icmp/ratemask", "2"), // "packet too big" only: the list cannot be empty
     ] {
         match set_sysctl(&member, path, value) {
             Err(Error::Sysctl { source, .. }) if source.kind() == io::ErrorKind::NotFound => {} // no IPv6 here

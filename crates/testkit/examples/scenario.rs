@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube_proxy_testkit::scenario::{Setup, load, run};
@@ -15,7 +16,8 @@ fn main() -> Result<ExitCode> {
     let mode = arguments.next().context("which mode?")?;
     let api_program = arguments.next_if_eq("--api").and_then(|_| arguments.next()).map(PathBuf::from);
     let slow_refusal = arguments.next_if_eq("--slow-refusal").is_some();
-    let setup = Setup { binary, mode, api_program, slow_refusal, nft: Vec::new() };
+    let effect = Duration::from_secs(10);
+    let setup = Setup { binary, mode, api_program, effect, slow_refusal, nft: Vec::new() };
     let mut failed = false;
     for file in arguments {
         let path = Path::new(&file);

@@ -76,7 +76,11 @@ fn exchange(to: SocketAddr, source_port: u16, end: Instant) -> rustix::io::Resul
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     // connected, so that an ICMP error reaches the socket; raw sockets take no port
     connect(&socket, &SocketAddr::new(to.ip(), 0))?;
-    send(&socket, &packet(source_port, to.port(), 0, INIT, &[]), SendFlags::empty())?;
+    match send(&socket, &packet(source_port, to.port(), 0, INIT, &[]), SendFlags::empty()) {
+        // This host's own rules took the packet. Whether they refused it or dropped it shows when receiving.
+        Ok(_) | Err(Errno::PERM) => {}
+        Err(errno) => return Err(errno),
+    }
     let mut buffer = [0; 2048];
     loop {
         let left = end.saturating_duration_since(Instant::now());

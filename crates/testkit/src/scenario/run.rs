@@ -1,6 +1,7 @@
 //! Going through the steps of a scenario.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread;
@@ -20,10 +21,8 @@ use crate::sctp;
 
 /// The node under test.
 pub(super) const NODE: &str = "n1";
-/// A change must have taken effect after this time.
-const EFFECT: Duration = Duration::from_secs(10);
 /// A change that causes a sync is looked for in the metrics for this time, before the packets are.
-const SYNC: Duration = Duration::from_secs(2);
+const SYNC: Duration = Duration::from_secs(1);
 /// A load ends by itself after this time.
 const LOAD: Duration = Duration::from_secs(120);
 /// Lines of the log shown with a failure.
@@ -40,6 +39,8 @@ pub struct Setup {
     pub mode: String,
     /// The proxy gets its objects through this stand-in for an API server (see [`ApiProgram`]); none: as manifests.
     pub api_program: Option<PathBuf>,
+    /// A change must have taken effect after this time.
+    pub effect: Duration,
     /// Accept that a TCP client is told late that it is refused. Kubernetes' own kube-proxy answers with ICMP, which an
     /// IPv6 client believes only after a second.
     pub slow_refusal: bool,
@@ -224,25 +225,20 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Each flow has until [`EFFECT`] after the change of its step to become right.
+    /// Tries all clients and targets of a flow side by side. Each has until [`Setup::effect`] after the change of its step to
+    /// become right.
     fn flow(&self, flow: &Flow, change: Instant) -> Result<()> {
-        for from in flow.from.iter() {
-            for to in flow::targets(self.lab, &flow.to)? {
-                while let Err(wrong) = flow::check(self.lab, flow, from, to, self.setup.slow_refusal) {
-                    if change.elapsed() > EFFECT {
-                        let source = flow.source.as_ref().map(|source| format!(", source {source:?}"));
-                        return Err(anyhow!(
-                            "{:?} from {from} to {to}\n    expected: {:?}{}\n    came:     {wrong:#}",
-                            flow.protocol,
-                            flow.expect,
-                            source.unwrap_or_default(),
-                        ));
-                    }
-                    thread::sleep(Duration::from_millis(50)); // leave the processor to the proxy
-                }
-            }
-        }
-        Ok(())
+        let targets = flow::targets(self.lab, &flow.to)?;
+        let (lab, setup) = (self.lab, self.setup);
+        thread::scope(|scope| {
+            let pairs = flow.from.iter().flat_map(|from| targets.iter().map(move |to| (from, *to)));
+            let running: Vec<_> = pairs
+                .map(|(from, to)| scope.spawn(move || pair(lab, flow, from, to, change, setup)))
+                .collect();
+            running
+                .into_iter()
+                .try_for_each(|pair| pair.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
     }
 
     fn start_load(&self, loads: &[Load]) -> Result<Vec<(String, lab::Load)>> {
@@ -345,8 +341,24 @@ impl Stage<'_> {
     }
 }
 
+fn pair(lab: &Lab, flow: &Flow, from: &str, to: SocketAddr, change: Instant, setup: &Setup) -> Result<()> {
+    while let Err(wrong) = flow::check(lab, flow, from, to, setup.slow_refusal) {
+        if change.elapsed() > setup.effect {
+            let source = flow.source.as_ref().map(|source| format!(", source {source:?}"));
+            bail!(
+                "{:?} from {from} to {to}\n    expected: {:?}{}\n    came:     {wrong:#}",
+                flow.protocol,
+                flow.expect,
+                source.unwrap_or_default(),
+            );
+        }
+        thread::sleep(Duration::from_millis(50)); // leave the processor to the proxy
+    }
+    Ok(())
+}
+
 impl Step {
     fn changes_objects(&self) -> bool {
-        !(self.delete.is_empty() && self.apply.is_empty() && self.slices.is_empty() && self.run.is_empty())
+        !(self.delete.is_empty() && self.apply.is_empty() && self.slices.is_empty())
     }
 }
