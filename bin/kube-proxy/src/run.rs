@@ -129,14 +129,16 @@ impl SyncThread {
         let selection = node_port_selection(&self.config.node_port_addresses(self.mode));
         let options = self.options(selection.clone());
         let mut backends: Vec<Box<dyn Backend + Send>> = Vec::new();
-        let mut ports = Vec::new();
+        let mut monitor =
+            Monitor::open(backend_nftables::TABLE, vec![]).context("watching for foreign changes")?;
         for family in &self.families {
             let settings = self.settings(*family, &selection, node.as_ref());
-            let backend = Nftables::new(settings).context("opening a netlink socket")?;
-            ports.push(backend.port());
+            let listener = monitor.switch().context("watching for foreign changes")?;
+            let backend = Nftables::new(settings, Some(listener)).context("opening a netlink socket")?;
+            monitor.leave_out(backend.port());
             backends.push(Box::new(backend));
         }
-        watch_ruleset(ports, self.sender.clone())?;
+        watch_ruleset(monitor, self.sender.clone())?;
         if selection.needs_interfaces() || options.interfaces_are_primary {
             watch_addresses(self.sender.clone())?;
         }
@@ -242,9 +244,7 @@ fn wait_for_pod_cidrs(inbox: &Receiver<Message>) -> Result<(Option<Node>, Vec<Me
     }
 }
 
-fn watch_ruleset(own_ports: Vec<u32>, sender: Sender<Message>) -> Result<()> {
-    let mut monitor =
-        Monitor::open(backend_nftables::TABLE, own_ports).context("watching for foreign changes")?;
+fn watch_ruleset(mut monitor: Monitor, sender: Sender<Message>) -> Result<()> {
     let watch = move || {
         loop {
             let change = match monitor.next_change() {

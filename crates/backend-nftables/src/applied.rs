@@ -71,10 +71,11 @@ impl Applied {
         last
     }
 
-    pub(crate) fn report(&self, written: usize) -> Report {
+    pub(crate) fn report(&self, written: usize, compare_again: bool) -> Report {
         let [internal, external] = self.without_local_endpoint;
         Report {
             written,
+            compare_again,
             internal_without_local_endpoints: internal,
             external_without_local_endpoints: external,
         }

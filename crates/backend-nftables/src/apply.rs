@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use dataplane::{Backend, Facts, Report, Services, SyncError};
 use model::{Family, ObjectKey, ResolvedService};
 use netlink::nftables::list::{self};
+use netlink::nftables::monitor::Switch;
 use netlink::nftables::{Element, IPV4, IPV6, Table, Transaction, TransactionError, Verdict, table_flag};
 use netlink::socket::{self, Socket};
 
@@ -20,6 +21,9 @@ pub const TABLE: &str = "kube-proxy";
 /// The API's default of `timeoutSeconds`: its chains are made at once, as later they cost a walk over all frontends.
 const DEFAULT_AFFINITY_SECONDS: u32 = 10800;
 
+/// A transaction of more objects is made while this program does not listen to the kernel's events.
+const LOUD: usize = 1000;
+
 /// Other programs may write at the same time; a reading that was overtaken is repeated.
 const READINGS: usize = 8;
 
@@ -28,6 +32,8 @@ pub struct Nftables {
     settings: Settings,
     layout: Layout,
     socket: Socket,
+    /// Turns off whoever of this program listens to the kernel's events.
+    listener: Option<Switch>,
     /// What the kernel holds, when that is certain.
     applied: Option<Applied>,
 }
@@ -47,14 +53,10 @@ fn family_word(family: Family) -> &'static str {
 }
 
 impl Nftables {
-    /// A data plane that has not looked at the kernel yet.
-    pub fn new(settings: Settings) -> std::io::Result<Self> {
-        Ok(Self {
-            layout: Layout::new(&settings),
-            socket: Socket::open(socket::NETFILTER)?,
-            settings,
-            applied: None,
-        })
+    /// A data plane that has not looked at the kernel yet. `listener` is that of the program's own monitor.
+    pub fn new(settings: Settings, listener: Option<Switch>) -> std::io::Result<Self> {
+        let (layout, socket) = (Layout::new(&settings), Socket::open(socket::NETFILTER)?);
+        Ok(Self { settings, layout, socket, listener, applied: None })
     }
 
     /// The netlink port its changes come from, to tell them from foreign ones.
@@ -69,6 +71,21 @@ impl Nftables {
     fn transaction(&mut self, generation: Option<u32>) -> Transaction {
         let family = self.family_number();
         Transaction::new(&mut self.socket, family, TABLE, generation)
+    }
+
+    /// Commits. Gives back whether other programs may have written meanwhile without being noticed.
+    fn commit(&mut self, transaction: Transaction, objects: usize) -> Result<bool, TransactionError> {
+        let Some(listener) = self.listener.as_ref().filter(|_| objects > LOUD) else {
+            return transaction.commit(&mut self.socket).map(|()| false);
+        };
+        listener.off()?;
+        let before = list::generation(&mut self.socket);
+        let outcome = transaction.commit(&mut self.socket);
+        listener.on()?;
+        let after = list::generation(&mut self.socket);
+        outcome?;
+        let own = |(before, after): (u32, u32)| after == before.wrapping_add(1);
+        Ok(!before.ok().zip(after.ok()).is_some_and(own))
     }
 
     fn find(&mut self) -> Result<Found, socket::Error> {
@@ -108,13 +125,12 @@ impl Nftables {
         let deletes = if in_place { deletes } else { Vec::new() };
         let adds = if in_place { adds } else { wanted.iter().collect() };
         write_entries(&mut transaction, &deletes, &adds);
-        if let Err(error) = transaction.commit(&mut self.socket) {
-            if self.settings.own_table && cannot_own(&error) {
-                return Err(Failure::CannotOwn);
-            }
-            return Err(self.failure(error, &deletes, &adds, applied.services.iter()));
-        }
-        let report = applied.report(written);
+        let unseen = match self.commit(transaction, written) {
+            Ok(unseen) => unseen,
+            Err(error) if self.settings.own_table && cannot_own(&error) => return Err(Failure::CannotOwn),
+            Err(error) => return Err(self.failure(error, &deletes, &adds, applied.services.iter())),
+        };
+        let report = applied.report(written, unseen);
         applied.facts = fact_entries(facts, self.settings.family);
         self.applied = Some(applied);
         Ok(report)
@@ -239,7 +255,8 @@ impl Nftables {
         }
         let (deletes, adds): (Vec<_>, Vec<_>) = (deletes.iter().collect(), adds.iter().collect());
         write_entries(&mut transaction, &deletes, &adds);
-        if let Err(error) = transaction.commit(&mut self.socket) {
+        let outcome = self.commit(transaction, written);
+        if let Err(error) = outcome {
             let old = placed.iter().filter_map(|(key, _)| applied.services.get_key_value(key));
             let new = placed.iter().filter_map(|(key, placed)| Some((key, placed.as_ref()?)));
             return Err(self.failure(error, &deletes, &adds, old.chain(new)));
@@ -249,7 +266,7 @@ impl Nftables {
         for (key, placed) in placed {
             applied.replace(key, placed);
         }
-        Ok(applied.report(written))
+        Ok(applied.report(written, outcome.unwrap_or(true)))
     }
 
     // --- failing --------------------------------------------------------------------------------------------------

@@ -6,11 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
 use dataplane::{Backend as _, Facts, Report};
-use kube_proxy_backend_nftables::{LocalDetector, Nftables, Settings, cleanup};
+use kube_proxy_backend_nftables::{LocalDetector, Nftables, Settings, TABLE, cleanup};
 use model::{
     Backend, Endpoint, Family, Frontend, ObjectKey, Policy, Protocol, ResolvedPort, ResolvedService,
 };
 use netlink::namespace::Namespace;
+use netlink::nftables::monitor::Monitor;
 use proptest::prelude::*;
 
 // --- a small language -----------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ fn update(plane: &mut Nftables, number: u8, shape: Option<&Shape>) -> Report {
 }
 
 fn started(family: Family, world: &World) -> Nftables {
-    let mut plane = Nftables::new(settings(family)).unwrap();
+    let mut plane = Nftables::new(settings(family), None).unwrap();
     rebuild(&mut plane, world);
     plane
 }
@@ -193,7 +194,7 @@ proptest! {
             assert_listable();
             assert_eq!(rebuild(&mut plane, &wanted).written, 0, "the kernel held something else");
             drop(plane);
-            assert_eq!(rebuild(&mut Nftables::new(settings(family)).unwrap(), &wanted).written, 0, "a restart wrote");
+            assert_eq!(rebuild(&mut Nftables::new(settings(family), None).unwrap(), &wanted).written, 0, "a restart wrote");
         });
     }
 }
@@ -317,7 +318,7 @@ fn the_original_proxys_table_is_taken_over_and_cleaned_up() {
 
 #[test]
 fn an_owned_table_survives_a_foreign_flush_and_its_owners_end() {
-    let owned = || Nftables::new(Settings { own_table: true, ..settings(Family::V4) }).unwrap();
+    let owned = || Nftables::new(Settings { own_table: true, ..settings(Family::V4) }, None).unwrap();
     in_namespace(|| {
         let world = world(0..3);
         let mut first = owned();
@@ -341,7 +342,7 @@ fn a_table_changes_between_owned_and_plain_without_a_second_table() {
     in_namespace(|| {
         let world = world(0..3);
         for own_table in [true, false, true] {
-            let mut plane = Nftables::new(Settings { own_table, ..settings(Family::V4) }).unwrap();
+            let mut plane = Nftables::new(Settings { own_table, ..settings(Family::V4) }, None).unwrap();
             assert!(rebuild(&mut plane, &world).written > 0);
             assert_eq!(rebuild(&mut plane, &world).written, 0);
         }
@@ -370,5 +371,20 @@ fn unused_affinity_times_go_at_the_next_rebuild() {
         rebuild(&mut plane, &world(0..2));
         assert!(!nft("list ruleset").contains("affinity-77s"));
         assert_eq!(rebuild(&mut plane, &world(0..2)).written, 0);
+    });
+}
+
+#[test]
+fn changes_by_others_are_heard_of_before_and_after_a_large_transaction_of_our_own() {
+    in_namespace(|| {
+        let mut monitor = Monitor::open(TABLE, vec![]).unwrap();
+        let mut plane = Nftables::new(settings(Family::V4), Some(monitor.switch().unwrap())).unwrap();
+        monitor.leave_out(plane.port());
+        nft("add table ip kube-proxy");
+        assert!(!rebuild(&mut plane, &world(0..200)).compare_again, "nobody else wrote");
+        nft("add chain ip kube-proxy another");
+        let heard = [monitor.next_change().unwrap(), monitor.next_change().unwrap()];
+        assert!(heard.iter().all(|change| change.families == [netlink::nftables::IPV4]), "{heard:?}");
+        assert!(heard.iter().all(|change| change.program.as_ref().unwrap().0 == "nft"), "{heard:?}");
     });
 }

@@ -340,6 +340,7 @@ impl<R: Reporter> SyncLoop<R> {
                 let sync = Sync { kind, duration: start.elapsed(), report, triggers: &plane.triggers };
                 self.reporter.synced(family, &sync);
                 plane.done(now);
+                plane.full = report.compare_again;
             }
             Err(error) => {
                 plane.retry.failed(now, self.options.sync_period);

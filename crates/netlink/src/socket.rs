@@ -78,6 +78,40 @@ fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+fn set_option(fd: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> io::Result<()> {
+    // SAFETY: the pointer and length describe `value`, which outlives the call.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+/// The multicast groups of a socket.
+#[derive(Debug)]
+pub struct Membership<Fd>(Fd);
+
+impl<Fd: AsFd> Membership<Fd> {
+    /// Joins a group.
+    pub fn join(&self, group: u32) -> io::Result<()> {
+        self.set(libc::NETLINK_ADD_MEMBERSHIP, group)
+    }
+
+    /// Leaves a group. What has arrived stays to be received.
+    pub fn leave(&self, group: u32) -> io::Result<()> {
+        self.set(libc::NETLINK_DROP_MEMBERSHIP, group)
+    }
+
+    fn set(&self, option: i32, group: u32) -> io::Result<()> {
+        set_option(self.0.as_fd(), libc::SOL_NETLINK, option, i32::try_from(group).unwrap_or(i32::MAX))
+    }
+}
+
 impl Socket {
     /// Opens a socket for `protocol`, with room for large transactions and extended error reports.
     pub fn open(protocol: i32) -> io::Result<Self> {
@@ -105,17 +139,7 @@ impl Socket {
     }
 
     fn set(&self, level: i32, option: i32, value: i32) -> io::Result<()> {
-        // SAFETY: the pointer and length describe `value`, which outlives the call.
-        check(unsafe {
-            libc::setsockopt(
-                self.fd.as_raw_fd(),
-                level,
-                option,
-                (&raw const value).cast(),
-                size_of::<i32>() as libc::socklen_t,
-            )
-        })?;
-        Ok(())
+        set_option(self.fd.as_fd(), level, option, value)
     }
 
     fn bind(&mut self) -> io::Result<()> {
@@ -133,7 +157,16 @@ impl Socket {
 
     /// Joins a multicast group (an `NFNLGRP_…` or `RTNLGRP_…` number); events then arrive at [`Socket::receive`].
     pub fn join(&self, group: u32) -> io::Result<()> {
-        self.set(libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP, i32::try_from(group).unwrap_or(i32::MAX))
+        self.membership().join(group)
+    }
+
+    /// A handle to join and leave groups while another thread receives.
+    pub fn try_clone_membership(&self) -> io::Result<Membership<OwnedFd>> {
+        Ok(Membership(self.fd.try_clone()?))
+    }
+
+    fn membership(&self) -> Membership<BorrowedFd<'_>> {
+        Membership(self.fd.as_fd())
     }
 
     /// Receiving gives up after this time with [`io::ErrorKind::WouldBlock`]; `None` waits for ever.

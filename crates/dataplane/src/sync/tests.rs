@@ -22,6 +22,8 @@ struct Script {
     refuses: Option<ObjectKey>,
     /// How many calls fail for no service's fault.
     failures: usize,
+    /// How many calls are not sure of what others did meanwhile.
+    unsure: usize,
 }
 
 struct Fake(Arc<Mutex<Script>>);
@@ -37,7 +39,11 @@ impl Fake {
         }
         match script.refuses.clone().filter(|refused| keys.contains(refused)) {
             Some(refused) => Err(error(Some(refused))),
-            None => Ok(Report::default()),
+            None => {
+                let compare_again = script.unsure > 0;
+                script.unsure = script.unsure.saturating_sub(1);
+                Ok(Report { compare_again, ..Report::default() })
+            }
         }
     }
 }
@@ -246,4 +252,14 @@ fn the_same_objects_told_again_write_nothing() {
     assert_eq!(bench.calls(), []);
     bench.tell([Event::Begin(Kind::Service), service("a", 1), Event::End(Kind::Service)]);
     assert_eq!(bench.calls(), [update(&["b"])]);
+}
+
+#[test]
+fn a_sync_that_others_may_have_disturbed_is_followed_by_a_comparison() {
+    let mut bench = Bench::synced();
+    bench.script.lock().unwrap().unsure = 1;
+    bench.tell([service("a", 9)]);
+    assert_eq!(bench.calls(), [update(&["a"])]);
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
+    assert_eq!(bench.calls(), []);
 }
