@@ -21,7 +21,7 @@ pub struct ForeignChange {
 
 /// Turns the telling of events off and on while another thread waits for them.
 ///
-/// As long as anybody listens, the kernel keeps a message of 4 KB for each object of a transaction until it is committed:
+/// As long as anybody on the machine listens, in whatever namespace, the kernel keeps a message of 4 KB for each object of a transaction until it is committed:
 /// half a gigabyte for 130,000 elements, and most of the time the transaction takes (seen on 6.18).
 #[derive(Debug)]
 pub struct Switch(Membership<OwnedFd>);
