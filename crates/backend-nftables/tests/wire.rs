@@ -129,7 +129,9 @@ type World = BTreeMap<u8, Shape>;
 fn rebuild(plane: &mut Nftables, world: &World) -> Report {
     let family = plane.family();
     let services = |each: &mut dyn FnMut(ResolvedService)| {
-        world.iter().for_each(|(number, shape)| each(service(family, *number, shape)));
+        for (number, shape) in world {
+            each(service(family, *number, shape));
+        }
     };
     plane.rebuild(&services, &facts()).unwrap()
 }

@@ -37,14 +37,12 @@ impl Fake {
             script.failures -= 1;
             return Err(error(None));
         }
-        match script.refuses.clone().filter(|refused| keys.contains(refused)) {
-            Some(refused) => Err(error(Some(refused))),
-            None => {
-                let compare_again = script.unsure > 0;
-                script.unsure = script.unsure.saturating_sub(1);
-                Ok(Report { compare_again, ..Report::default() })
-            }
+        if let Some(refused) = script.refuses.clone().filter(|refused| keys.contains(refused)) {
+            return Err(error(Some(refused)));
         }
+        let compare_again = script.unsure > 0;
+        script.unsure = script.unsure.saturating_sub(1);
+        Ok(Report { compare_again, ..Report::default() })
     }
 }
 
