@@ -20,7 +20,8 @@ pub struct ResolvedService {
     pub internal_policy: Policy,
     /// Policy for all other frontends.
     pub external_policy: Policy,
-    /// `loadBalancerSourceRanges` of the family; empty means everybody.
+    /// Who may use the load balancer's addresses: `loadBalancerSourceRanges` of the family, and those addresses themselves
+    /// where the node is in a range; empty means everybody.
     pub source_ranges: Vec<IpNet>,
 }
 

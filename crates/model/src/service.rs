@@ -53,10 +53,30 @@ impl Spec {
         )
     }
 
-    /// The source ranges of the family. A range that holds every address is no restriction at all.
-    pub(crate) fn source_ranges(&self, family: Family) -> Vec<IpNet> {
-        let of_family = || self.source_ranges.iter().filter(|net| Family::of_net(net) == family);
-        if of_family().any(|net| net.prefix_len() == 0) { Vec::new() } else { of_family().copied().collect() }
+    /// The source ranges of the family. A range that holds every address is no restriction at all. Where the node itself
+    /// may use the load balancer, so may a packet that the node sends from the load balancer's address to that address,
+    /// as it does when the address is routed to itself.
+    pub(crate) fn source_ranges(&self, family: Family, node: &[IpAddr]) -> Vec<IpNet> {
+        let mut ranges: Vec<_> =
+            self.source_ranges.iter().filter(|net| Family::of_net(net) == family).copied().collect();
+        if ranges.iter().any(|net| net.prefix_len() == 0) {
+            return Vec::new();
+        }
+        if node.iter().any(|address| ranges.iter().any(|net| net.contains(address))) {
+            let own = self.addresses.iter().filter_map(|frontend| match frontend {
+                Frontend::LoadBalancerIp(address) if Family::of(*address) == family => {
+                    Some(IpNet::from(*address))
+                }
+                _ => None,
+            });
+            ranges.extend(own);
+        }
+        ranges
+    }
+
+    /// Whether the node's addresses matter to it.
+    pub(crate) fn has_source_ranges(&self) -> bool {
+        !self.source_ranges.is_empty()
     }
 
     /// The ports with their place in the list.

@@ -4,6 +4,7 @@
 //! that of the one service it is about, whatever the number of services.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
@@ -247,8 +248,20 @@ impl Tracker {
                 self.services.iter().filter(|(_, entry)| entry.parts.iter().any(Part::has_zone_hints));
             self.dirty.extend(hinted.map(|(key, _)| key.clone()));
         }
+        let addresses = |node: &Option<Node>| node.as_ref().map(|node| node.addresses.clone());
+        if addresses(&self.node) != addresses(&node) {
+            let restricted = self
+                .services
+                .iter()
+                .filter(|(_, entry)| entry.spec.as_ref().is_some_and(Spec::has_source_ranges));
+            self.dirty.extend(restricted.map(|(key, _)| key.clone()));
+        }
         self.node = node;
         self.changes.facts = true;
+    }
+
+    fn node_addresses(&self) -> &[IpAddr] {
+        self.node.as_ref().map_or(&[], |node| &node.addresses)
     }
 
     /// All objects of each kind have been told once.
@@ -305,7 +318,7 @@ impl Tracker {
             affinity_seconds: spec.affinity_seconds,
             internal_policy: spec.internal_policy,
             external_policy: spec.external_policy,
-            source_ranges: spec.source_ranges(family),
+            source_ranges: spec.source_ranges(family, self.node_addresses()),
         })
     }
 

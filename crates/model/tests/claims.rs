@@ -1,0 +1,93 @@
+//! Two services that want the same address and port.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use kube_proxy_model::{Event, Family, Frontend, Policy, Service};
+use support::*;
+
+fn created(service: Service, seconds: i64) -> Service {
+    Service { created: seconds, ..service }
+}
+
+fn node_ports(world: &World, name: &str) -> bool {
+    world.frontends(name).iter().any(|frontend| matches!(frontend, Frontend::NodePort(_)))
+}
+
+#[test]
+fn the_older_service_has_a_node_port_whatever_the_order_of_events() {
+    let (old, new) =
+        (created(node_port_service("z", 1, 30080), 5), created(node_port_service("a", 2, 30080), 6));
+    for events in [[old.clone(), new.clone()], [new, old]] {
+        let world = World::of(events.map(Event::Service));
+        assert!(node_ports(&world, "z") && !node_ports(&world, "a"));
+        assert_eq!(world.frontends("a").len(), 1, "its cluster IP still works");
+    }
+}
+
+#[test]
+fn of_two_services_as_old_the_name_decides() {
+    let world =
+        World::of(["b", "a"].map(|name| Event::Service(node_port_service(name, name.as_bytes()[0], 30080))));
+    assert!(node_ports(&world, "a") && !node_ports(&world, "b"));
+}
+
+#[test]
+fn when_the_winner_goes_the_other_takes_over_and_is_told_of() {
+    let mut world = World::of([
+        Event::Service(created(node_port_service("a", 1, 30080), 5)),
+        Event::Service(created(node_port_service("b", 2, 30080), 6)),
+    ]);
+    let sentences: Vec<_> = world.0.take_conflicts().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        sentences,
+        ["service web/b: node port 30080/tcp is already taken by web/a (created earlier); skipped"]
+    );
+    assert!(world.0.take_conflicts().is_empty(), "told once");
+    world.dirty();
+    world.tell([Event::ServiceDeleted(key("a"))]);
+    assert_eq!(world.dirty(), ["a", "b"]);
+    assert!(node_ports(&world, "b"));
+}
+
+#[test]
+fn an_older_service_that_comes_late_takes_the_address_away() {
+    let external = |name, host, seconds| {
+        let service = Service { external_ips: vec![ip("203.0.113.150")], ..service(name, host) };
+        Event::Service(created(service, seconds))
+    };
+    let mut world = World::of([external("new", 1, 9)]);
+    world.dirty();
+    world.tell([external("old", 2, 1)]);
+    assert_eq!(world.dirty(), ["new", "old"]);
+    assert_eq!((world.frontends("new").len(), world.frontends("old").len()), (1, 2));
+}
+
+#[test]
+fn an_external_ip_that_is_anothers_cluster_ip_is_a_claim_like_any() {
+    let thief = Service { external_ips: vec![ip("203.0.113.1")], ..service("thief", 2) };
+    let world =
+        World::of([Event::Service(created(thief, 9)), Event::Service(created(service("owner", 1), 1))]);
+    assert_eq!(world.frontends("owner"), [Frontend::ClusterIp(ip("203.0.113.1"))]);
+    assert_eq!(world.frontends("thief"), [Frontend::ClusterIp(ip("203.0.113.2"))]);
+}
+
+#[test]
+fn other_protocols_ports_and_families_are_no_conflict() {
+    let mut udp = node_port_service("udp", 1, 30080);
+    udp.ports[0].protocol = kube_proxy_model::Protocol::Udp;
+    let six = Service { cluster_ips: vec![ip("2001:db8:c::1")], ..node_port_service("six", 2, 30080) };
+    let world = World::of([udp, six, node_port_service("tcp", 3, 30080)].map(Event::Service));
+    assert!(node_ports(&world, "udp") && node_ports(&world, "tcp"));
+    let six = world.0.resolve(&key("six"), Family::V6).unwrap();
+    assert!(six.ports[0].frontends.contains(&Frontend::NodePort(30080)));
+}
+
+#[test]
+fn a_service_that_loses_everything_has_no_ports_left() {
+    let mut world =
+        World::of([Event::Service(created(service("a", 1), 1)), Event::Service(created(service("b", 1), 2))]);
+    assert!(world.service("b").is_none());
+    world.tell([Event::Service(Service { internal_policy: Policy::Local, ..created(service("a", 7), 1) })]);
+    assert_eq!(world.frontends("b"), [Frontend::ClusterIp(ip("203.0.113.1"))]);
+}
