@@ -129,6 +129,11 @@ fn measure_one(name: &str, options: &Options, program: &Program) -> Result<Value
 /// The proxy as it is shipped.
 fn build() -> Result<PathBuf> {
     sh("cargo", &["build", "--quiet", "--locked", "--release", "--package", "kube-proxy"])?;
+    release_binary()
+}
+
+/// Where that is.
+pub(crate) fn release_binary() -> Result<PathBuf> {
     // this program is in the folder `debug` beside it
     let itself = std::env::current_exe().context("looking up this program")?;
     let target = itself.parent().and_then(Path::parent).context("this program is not in a target folder")?;

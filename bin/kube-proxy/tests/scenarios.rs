@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
+use testkit::objects::Source;
 use testkit::scenario::{Setup, load, run};
 
 /// The modes this program has.
@@ -52,7 +53,7 @@ fn trial(name: String, path: PathBuf, mode: &str) -> Trial {
     let setup = Setup {
         binary: PathBuf::from(env!("CARGO_BIN_EXE_kube-proxy")),
         mode: mode.to_owned(),
-        api_program: None,
+        source: Source::Manifests,
         effect: Duration::from_secs(10),
         slow_refusal: false,
         nft: std::env::split_paths(&nft).filter(|path| !path.as_os_str().is_empty()).collect(),

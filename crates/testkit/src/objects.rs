@@ -4,6 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use netlink::namespace::Namespace;
 use serde_json::Value;
 
+use crate::api_server::ApiServer;
 use crate::http;
 
 /// Where the proxy under test gets its objects from.
@@ -25,6 +27,28 @@ pub trait Objects {
     fn apply(&mut self, objects: &[Value]) -> Result<()>;
     /// Deletes an object.
     fn delete(&mut self, object: &Identity) -> Result<()>;
+}
+
+/// The ways in which objects can reach the proxy.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// As files in a folder.
+    Manifests,
+    /// Through a stand-in for an API server, see [`ApiProgram`].
+    Program(PathBuf),
+    /// Through a real API server. Only one node at a time may use it.
+    Server(Arc<ApiServer>),
+}
+
+impl Source {
+    /// Prepares it for a proxy in the namespace `node`; what files it needs are made in `folder`.
+    pub fn open<'a>(&'a self, node: &'a Namespace, folder: &Path) -> Result<Box<dyn Objects + 'a>> {
+        Ok(match self {
+            Self::Manifests => Box::new(Manifests::new(folder)?),
+            Self::Program(program) => Box::new(ApiProgram::start(node, program, folder)?),
+            Self::Server(server) => Box::new(server.connect(node)?),
+        })
+    }
 }
 
 /// What names an object.

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use kube_proxy_testkit::objects::Source;
 use kube_proxy_testkit::proxy::wall_clock;
 use kube_proxy_testkit::scenario::{Setup, run};
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -34,7 +35,10 @@ fn main() -> ExitCode {
             "flows: [{from: ext, to: 'p1:8080', protocol: udp, expect: {answered_by: [p1]}}, {from: p1, to: 'r1:8080', protocol: sctp, expect: {answered_by: [r1]}}]",
         ),
         ("silence is a timeout", "flows: [{from: ext, to: '192.0.2.77:80', expect: timeout}]"),
-        ("no way there is unreachable", "flows: [{from: ext, to: '[2001:db8:ffff::1]:80', expect: unreachable}]"),
+        (
+            "no way there is unreachable",
+            "flows: [{from: ext, to: '[2001:db8:ffff::1]:80', expect: unreachable}]",
+        ),
         (
             "connections live through a restart",
             "{open: [{name: long, from: ext, to: 'p1:8080'}], restart: kill, alive: [long]}",
@@ -131,7 +135,7 @@ steps:
     let setup = Setup {
         binary,
         mode: FAKE.to_owned(),
-        api_program: None,
+        source: Source::Manifests,
         effect: Duration::from_millis(100),
         slow_refusal: false,
         nft: Vec::new(),

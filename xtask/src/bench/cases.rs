@@ -10,7 +10,7 @@ use super::monotonic;
 use super::objects::Cluster;
 use super::process::{Proxy, Usage, round};
 use super::report::{distribution, median};
-use super::scene::{CALM, Program, Scene, seconds_between};
+use super::scene::{self, CALM, Program, Scene, seconds_between};
 
 /// Every change is written at once.
 const NO_PAUSE: &str = "--iptables-min-sync-period=0s";
@@ -98,7 +98,7 @@ fn cold_sync(scene: &Scene) -> Result<(f64, Value)> {
 
 /// Numbers in an order that looks like chance and is always the same: a step that shares no factor with the size.
 fn scattered(count: usize, size: usize) -> impl Iterator<Item = usize> {
-    let step = ((size * 618 / 1000).max(1)..).find(|step| gcd(*step, size) == 1).unwrap_or(1);
+    let step = ((size * 618 / 1000).max(1)..=size).find(|step| gcd(*step, size) == 1).unwrap_or(1);
     (0..count).map(move |turn| turn * step % size)
 }
 
@@ -146,7 +146,7 @@ fn measure_changes(
 
     scene.prepare()?;
     let mut proxy = scene.start(&[])?;
-    scene.wait_until_synced_again(&mut proxy)?;
+    scene::wait_until_synced_again(&mut proxy)?;
     thread::sleep(QUIET);
     let quiet = Pattern { gap: QUIET, ..pattern };
     let lags_after_quiet = lags(scene, quiet, after_quiet)?;
@@ -178,7 +178,7 @@ fn restart_warm(scene: &Scene) -> Result<(f64, Value)> {
     scene.prepare()?;
     let before = scene.generation()?;
     let mut proxy = scene.start(&[])?;
-    let seconds = scene.wait_until_synced_again(&mut proxy)?;
+    let seconds = scene::wait_until_synced_again(&mut proxy)?;
     thread::sleep(CALM);
     let transactions = scene.generation()?.wrapping_sub(before);
     let results = json!({"wall_s": round(seconds), "transactions": transactions});

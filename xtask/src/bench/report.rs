@@ -44,7 +44,7 @@ pub(super) fn table(object: &Value) -> String {
     flatten("", &object["results"], &mut rows);
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     for (name, value) in rows {
-        text.push_str(&format!("  {name:width$}  {value}\n"));
+        text.extend(["  ", &format!("{name:width$}"), "  ", &value, "\n"]);
     }
     text
 }

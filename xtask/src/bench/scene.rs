@@ -216,18 +216,6 @@ impl Scene {
         }
     }
 
-    /// Starts the proxy on rules that are there already, and waits until its metrics say that they are right. Seconds
-    /// that took.
-    pub(super) fn wait_until_synced_again(&self, proxy: &mut Proxy<'_>) -> Result<f64> {
-        let limit = Instant::now() + START;
-        while !proxy.synced() {
-            proxy.check()?;
-            ensure!(Instant::now() < limit, "no sync within {START:?}");
-            thread::sleep(Duration::from_millis(2)); // the resolution of the result
-        }
-        Ok(seconds_between(proxy.started, monotonic()))
-    }
-
     /// A table of each family is there, with an element for each service.
     fn everything_is_there(&self) -> Result<bool> {
         let wanted = self.cluster.services;
@@ -256,4 +244,15 @@ impl Scene {
 /// Seconds from one time to a later one, both in nanoseconds.
 pub(super) fn seconds_between(from: u64, to: u64) -> f64 {
     Duration::from_nanos(to.saturating_sub(from)).as_secs_f64()
+}
+
+/// Waits until the metrics of a proxy that was started on rules it left say that they are right. Seconds that took.
+pub(super) fn wait_until_synced_again(proxy: &mut Proxy<'_>) -> Result<f64> {
+    let limit = Instant::now() + START;
+    while !proxy.synced() {
+        proxy.check()?;
+        ensure!(Instant::now() < limit, "no sync within {START:?}");
+        thread::sleep(Duration::from_millis(2)); // the resolution of the result
+    }
+    Ok(seconds_between(proxy.started, monotonic()))
 }

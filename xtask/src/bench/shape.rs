@@ -70,17 +70,15 @@ fn best(name: &str, cluster: Cluster, program: &Program) -> Result<(f64, Value)>
 fn standing_still(name: &str, result: &Value) -> Option<String> {
     let wrong = |what: &str, count: &dyn Display| Some(format!("{name}: {what}: {count} instead of 0"));
     let counts = match name {
-        "restart-warm" => vec![
-            ("transactions after a restart", &result["transactions"]),
-            ("objects written after a restart", &result["kernel_objects_written"]),
-        ],
+        // it may claim its tables, which is a transaction without an object
+        "restart-warm" => vec![("objects written after a restart", &result["kernel_objects_written"])],
         "idle" => vec![
             ("transactions without an event", &result["quiet"]["transactions"]),
             ("transactions though only annotations changed", &result["annotations"]["transactions"]),
         ],
         _ => vec![],
     };
-    // a proxy that does not count what it writes is judged by its transactions
+    // not every proxy counts what it writes
     let bad = counts.into_iter().find(|(_, count)| !count.is_null() && count.as_f64() != Some(0.0));
     bad.and_then(|(what, count)| wrong(what, count))
 }
@@ -121,7 +119,7 @@ mod tests {
         let quiet = json!({"transactions": 0, "kernel_objects_written": 0.0});
         assert_eq!(standing_still("restart-warm", &quiet), None);
         let written = json!({"transactions": 0, "kernel_objects_written": 7.0});
-        assert!(standing_still("restart-warm", &written).unwrap().contains("7"));
+        assert!(standing_still("restart-warm", &written).unwrap().contains('7'));
         let annotated = json!({"quiet": {"transactions": 0}, "annotations": {"transactions": 2}});
         assert!(standing_still("idle", &annotated).unwrap().contains("annotations"));
     }

@@ -14,6 +14,8 @@ pub struct Scenario {
     pub modes: Vec<String>,
     /// Where Kubernetes' own kube-proxy behaves otherwise, and why we do not follow.
     pub differs: Option<String>,
+    /// Why a real API server cannot have these objects. The scenario is not run with one then.
+    pub not_with_api_server: Option<String>,
     /// Flags added to the usual ones, or replacing them.
     #[serde(default)]
     pub flags: Vec<String>,

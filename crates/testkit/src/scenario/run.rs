@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::flow;
 use super::format::{Flow, Load, Open, Scenario, Step, Stop};
 use super::slices::{World, node};
-use crate::objects::{ApiProgram, Manifests, Objects};
+use crate::objects::{Objects, Source};
 use crate::proxy::{Proxy, wall_clock};
 use crate::sctp;
 
@@ -37,8 +37,8 @@ pub struct Setup {
     pub binary: PathBuf,
     /// `--proxy-mode`.
     pub mode: String,
-    /// The proxy gets its objects through this stand-in for an API server (see [`ApiProgram`]); none: as manifests.
-    pub api_program: Option<PathBuf>,
+    /// How the proxy gets its objects.
+    pub source: Source,
     /// A change must have taken effect after this time.
     pub effect: Duration,
     /// Accept that a TCP client is told late that it is refused. Kubernetes' own kube-proxy answers with ICMP, which an
@@ -61,10 +61,7 @@ pub fn run(path: &Path, setup: &Setup) -> Result<()> {
     let members: Vec<_> = scenario.lab.iter().map(String::as_str).collect();
     let lab = Lab::new(Spec::standard().only(&members))?;
     let folder = tempfile::tempdir()?;
-    let objects: Box<dyn Objects> = match &setup.api_program {
-        Some(program) => Box::new(ApiProgram::start(lab.ns(NODE)?, program, folder.path())?),
-        None => Box::new(Manifests::new(folder.path())?),
-    };
+    let objects = setup.source.open(lab.ns(NODE)?, folder.path())?;
     let mut stage = Stage {
         setup,
         scenario: &scenario,
