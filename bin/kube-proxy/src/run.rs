@@ -7,7 +7,7 @@
 //!
 //! All of them only send messages to `sync`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -54,13 +54,14 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
     let served = Arc::new(Served::new(config, mode, &families));
     let (service_health, service_servers) = served.service_health();
     let (sender, inbox) = channel();
-    let sync = SyncThread { config: config.clone(), mode, families, sender: sender.clone() };
+    let node_ports = node_port_selection(&config.node_port_addresses(mode));
     let reporter = SyncReporter {
         metrics: Arc::clone(&served.metrics),
         health: Arc::clone(&served.health),
         services: service_health,
-        addresses: sync.families.iter().map(|family| any_address(*family)).collect(),
+        all_addresses: families.iter().copied().filter(|family| node_ports.takes_all(*family)).collect(),
     };
+    let sync = SyncThread { config: config.clone(), mode, families, node_ports, sender: sender.clone() };
     thread::Builder::new()
         .name("sync".into())
         .spawn(move || {
@@ -78,13 +79,6 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
         }
     })?;
     match never {}
-}
-
-fn any_address(family: Family) -> IpAddr {
-    match family {
-        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
-        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
-    }
 }
 
 /// Ends the process: what goes on without this thread would only look alive.
@@ -117,6 +111,7 @@ struct SyncThread {
     config: Config,
     mode: Mode,
     families: Vec<Family>,
+    node_ports: NodePortSelection,
     sender: Sender<Message>,
 }
 
@@ -126,20 +121,19 @@ impl SyncThread {
             DetectLocal::NodeCidr => wait_for_pod_cidrs(inbox)?,
             _ => (None, Vec::new()),
         };
-        let selection = node_port_selection(&self.config.node_port_addresses(self.mode));
-        let options = self.options(selection.clone());
+        let options = self.options();
         let mut backends: Vec<Box<dyn Backend + Send>> = Vec::new();
         let mut monitor =
             Monitor::open(backend_nftables::TABLE, vec![]).context("watching for foreign changes")?;
         for family in &self.families {
-            let settings = self.settings(*family, &selection, node.as_ref());
+            let settings = self.settings(*family, node.as_ref());
             let listener = monitor.switch().context("watching for foreign changes")?;
             let backend = Nftables::new(settings, Some(listener)).context("opening a netlink socket")?;
             monitor.leave_out(backend.port());
             backends.push(Box::new(backend));
         }
         watch_ruleset(monitor, self.sender.clone())?;
-        if selection.needs_interfaces() || options.interfaces_are_primary {
+        if self.node_ports.needs_interfaces() || options.interfaces_are_primary {
             watch_addresses(self.sender.clone())?;
         }
         let tracker = Tracker::new(TrackerOptions {
@@ -156,7 +150,7 @@ impl SyncThread {
         bail!("the sync loop ended: every source of objects is gone")
     }
 
-    fn options(&self, node_ports: NodePortSelection) -> Options {
+    fn options(&self) -> Options {
         let sync = self.config.sync(self.mode);
         let bind = self.config.bind_address;
         let from_files = self.config.source.manifests.is_some();
@@ -164,13 +158,13 @@ impl SyncThread {
             min_sync_period: sync.min_period,
             sync_period: sync.period,
             check_period: CHECK_PERIOD,
-            node_ports,
+            node_ports: self.node_ports.clone(),
             primary_addresses: if bind.is_unspecified() { vec![] } else { vec![bind] },
             interfaces_are_primary: from_files && bind.is_unspecified(),
         }
     }
 
-    fn settings(&self, family: Family, node_ports: &NodePortSelection, node: Option<&Node>) -> Settings {
+    fn settings(&self, family: Family, node: Option<&Node>) -> Settings {
         let masquerade = self.config.masquerade(self.mode);
         let of_family = |nets: &[IpNet]| {
             nets.iter()
@@ -191,7 +185,7 @@ impl SyncThread {
             masquerade_mark: masquerade.mark(),
             masquerade_all: masquerade.all,
             local_detector,
-            all_node_port_addresses: node_ports.takes_all(family),
+            all_node_port_addresses: self.node_ports.takes_all(family),
             own_table: self.config.nftables.own_table,
         }
     }

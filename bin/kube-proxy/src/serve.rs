@@ -1,13 +1,13 @@
 //! What the proxy tells about itself: metrics, health, and the servers that show them.
 
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::{Config, Gate, Mode};
-use dataplane::{Reporter, Sync, SyncError, SyncKind};
+use dataplane::{Facts, Reporter, Sync, SyncError, SyncKind};
 use model::{Changes, Family, Node, Tracker};
 use observe::clock::Moment;
 use observe::health::Health;
@@ -99,8 +99,8 @@ pub(crate) struct SyncReporter {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) health: Arc<Health>,
     pub(crate) services: ServiceHealth,
-    /// Where health check node ports listen.
-    pub(crate) addresses: Vec<IpAddr>,
+    /// The families in which node ports are on all addresses.
+    pub(crate) all_addresses: Vec<Family>,
 }
 
 impl Reporter for SyncReporter {
@@ -152,7 +152,7 @@ impl Reporter for SyncReporter {
         self.metrics.repairs.of(family).inc();
     }
 
-    fn settled(&mut self, tracker: &Tracker) {
+    fn settled(&mut self, tracker: &Tracker, facts: &Facts) {
         self.metrics.service_changes_pending.set(0);
         self.metrics.endpoint_changes_pending.set(0);
         let check = |(key, port): (&model::ObjectKey, u16)| Check {
@@ -160,7 +160,17 @@ impl Reporter for SyncReporter {
             port,
             local_endpoints: tracker.local_ready_endpoints(key),
         };
-        self.services.sync(tracker.health_check_node_ports().map(check).collect(), self.addresses.clone());
+        let not_covered = |address: &&IpAddr| !self.all_addresses.contains(&Family::of(**address));
+        let mut addresses: Vec<_> = facts.node_port_addresses.iter().filter(not_covered).copied().collect();
+        addresses.extend(self.all_addresses.iter().map(|family| any_address(*family)));
+        self.services.sync(tracker.health_check_node_ports().map(check).collect(), addresses);
+    }
+}
+
+fn any_address(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+        Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
     }
 }
 

@@ -72,8 +72,8 @@ pub trait Reporter {
     fn failed(&mut self, family: Family, kind: SyncKind, error: &SyncError);
     /// A repair begins: another program changed the kernel's state.
     fn repairing(&mut self, family: Family);
-    /// Something was synced: the tracker as it is now.
-    fn settled(&mut self, tracker: &Tracker);
+    /// Something was synced: what is known now.
+    fn settled(&mut self, tracker: &Tracker, facts: &Facts);
 }
 
 /// One family's backend and what it has yet to do.
@@ -312,7 +312,7 @@ impl<R: Reporter> SyncLoop<R> {
                     self.sync(index, now);
                 }
             }
-            self.reporter.settled(&self.tracker);
+            self.reporter.settled(&self.tracker, &self.facts);
             self.limiter.ran(now);
         }
         self.next_deadline(now)

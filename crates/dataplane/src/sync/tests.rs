@@ -83,7 +83,7 @@ impl Reporter for Quiet {
     fn synced(&mut self, _: Family, _: &Sync<'_>) {}
     fn failed(&mut self, _: Family, _: SyncKind, _: &SyncError) {}
     fn repairing(&mut self, _: Family) {}
-    fn settled(&mut self, _: &Tracker) {}
+    fn settled(&mut self, _: &Tracker, _: &Facts) {}
 }
 
 fn key(name: &str) -> ObjectKey {
