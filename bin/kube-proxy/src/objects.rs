@@ -25,6 +25,7 @@ pub(crate) async fn follow(
         // a node that no manifest describes is nobody's to remove
         served.set_node(Some(&Node::default()));
     }
+    let (skips, requests) = (Arc::clone(&served.metrics), Arc::clone(&served.metrics));
     let watches_pod_cidrs = config.detect_local == DetectLocal::NodeCidr;
     let pod_cidrs = Mutex::new(None);
     let tell = move |event: Event| {
@@ -44,7 +45,7 @@ pub(crate) async fn follow(
     let watching = Watching {
         node_name: config.hostname.clone(),
         tell: Box::new(tell),
-        counters: Arc::new(Counters::default()),
+        counters: Arc::new(Counters::telling(move |kind| skips.count_skipped(kind))),
     };
     if let Some(path) = &config.source.manifests {
         return Ok(source::manifests::run(path, &watching).await?);
@@ -55,7 +56,9 @@ pub(crate) async fn follow(
         qps: config.source.qps,
         burst: config.source.burst,
     };
-    let connection = source::api::connect(access).await?;
+    let answered =
+        move |code: u16, method: &str, host: &str| requests.count_request(&code.to_string(), method, host);
+    let connection = source::api::connect(access, Box::new(answered)).await?;
     let node = About::Node(config.hostname.clone());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let started = connection.post_event(&node, Severity::Normal, "Starting", "StartKubeProxy", "", &host);

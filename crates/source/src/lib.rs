@@ -34,14 +34,31 @@ impl fmt::Debug for Watching {
 }
 
 /// What a source has counted since its start.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Counters {
     malformed: AtomicU64,
     fills: AtomicU64,
     watches: AtomicU64,
+    skipped: Option<Box<dyn Fn(model::Kind) + Send + Sync>>,
+}
+
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { malformed, fills, watches, skipped: _ } = self;
+        f.debug_struct("Counters")
+            .field("malformed", malformed)
+            .field("fills", fills)
+            .field("watches", watches)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Counters {
+    /// Counters that also call `skipped` for each object that is skipped or trimmed.
+    pub fn telling(skipped: impl Fn(model::Kind) + Send + Sync + 'static) -> Self {
+        Self { skipped: Some(Box::new(skipped)), ..Self::default() }
+    }
+
     /// Objects that were skipped or trimmed because of bad fields, counted each time they arrive.
     pub fn malformed(&self) -> u64 {
         self.malformed.load(Ordering::Relaxed)
@@ -55,6 +72,14 @@ impl Counters {
     /// Watches that were started, resumed ones included.
     pub fn watches(&self) -> u64 {
         self.watches.load(Ordering::Relaxed)
+    }
+
+    /// An object was skipped or trimmed.
+    fn skip(&self, kind: model::Kind) {
+        Self::count(&self.malformed);
+        if let Some(skipped) = &self.skipped {
+            skipped(kind);
+        }
     }
 
     fn count(counter: &AtomicU64) {

@@ -13,7 +13,7 @@ use kube::{Client, Config};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer, ServiceExt};
 
-use super::text_of;
+use super::{kube_text, text_of};
 use crate::Error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ impl Credentials {
         let files = files(access, &config).into_iter().map(|path| (path.clone(), stamp(&path))).collect();
         trim_token(&mut config).map_err(|problem| blame.error(problem))?;
         let address = config.cluster_url.to_string();
-        let client = client(config).map_err(|error| blame.error(text_of(&error)))?;
+        let client = client(config).map_err(|error| blame.error(kube_text(&error)))?;
         Ok(Self { client, address, files })
     }
 
@@ -152,7 +152,7 @@ fn master_url(value: &str, scheme: &str) -> Result<http::Uri, Error> {
 }
 
 /// Names the field, which kube's own messages do not.
-fn kubeconfig_problem(error: &KubeconfigError) -> String {
+pub(super) fn kubeconfig_problem(error: &KubeconfigError) -> String {
     let field = match error {
         KubeconfigError::ReadConfig(source, _) => return format!("cannot be read: {source}"),
         KubeconfigError::Parse(source) => return format!("is no kubeconfig: {}", source.without_snippet()),

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::access::{Access, Credentials};
 use super::pace::RateLimit;
-use super::text_of;
+use super::{kube_text, text_of};
 use crate::Error;
 use crate::wire::Status;
 
@@ -27,6 +27,9 @@ const ERROR_BODY_BYTES: usize = 64 << 10;
 
 /// An outage is told again after this time.
 const REMINDER: Duration = Duration::from_secs(300);
+
+/// What an outage is about: files that cannot be read any more.
+const CREDENTIAL_FILES: &str = "credential files";
 
 /// The longest wait that the API server may ask for.
 const LONGEST_WAIT: u64 = 60;
@@ -68,8 +71,10 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.code)?;
-        [&self.reason, &self.message]
+        let message = Some(&self.message).filter(|message| **message != self.reason);
+        [Some(&self.reason), message]
             .into_iter()
+            .flatten()
             .filter(|part| !part.is_empty())
             .try_for_each(|part| write!(f, " {part}"))
     }
@@ -79,6 +84,9 @@ fn polite(seconds: u64) -> Duration {
     Duration::from_secs(seconds.min(LONGEST_WAIT))
 }
 
+/// Called for each answer with its status code, the request's method, and the API server's host and port.
+pub type Answered = Box<dyn Fn(u16, &str, &str) + Send + Sync>;
+
 /// A connection to an API server. Shared by all that talk to it.
 pub struct Connection {
     /// `None` when the client was made elsewhere, and is not renewed.
@@ -87,6 +95,7 @@ pub struct Connection {
     address: Mutex<String>,
     doubted: std::sync::atomic::AtomicBool,
     limit: Option<RateLimit>,
+    answered: Answered,
     outages: Mutex<HashMap<&'static str, (String, Instant)>>,
 }
 
@@ -101,24 +110,30 @@ impl fmt::Debug for Connection {
 ///
 /// # Errors
 /// The kubeconfig, a file it names, or the master URL is missing or wrong.
-pub async fn connect(access: Access) -> Result<Connection, Error> {
+pub async fn connect(access: Access, answered: Answered) -> Result<Connection, Error> {
     let limit = RateLimit::new(access.qps, access.burst);
     let given = access.clone();
     let credentials = match tokio::task::spawn_blocking(move || Credentials::load(&given)).await {
         Ok(loaded) => loaded?,
         Err(panic) => return Err(Error::InCluster { problem: panic.to_string() }),
     };
-    Ok(Connection::new(Some(access), credentials, limit))
+    Ok(Connection::new(Some(access), credentials, limit, answered))
 }
 
 impl Connection {
     /// A connection over a client that was made elsewhere; `address` names it in messages. No rate limit.
     pub fn over(client: Client, address: &str) -> Self {
-        Self::new(None, Credentials::of(client, address), None)
+        Self::new(None, Credentials::of(client, address), None, Box::new(|_, _, _| ()))
     }
 
-    fn new(access: Option<Access>, credentials: Credentials, limit: Option<RateLimit>) -> Self {
+    fn new(
+        access: Option<Access>,
+        credentials: Credentials,
+        limit: Option<RateLimit>,
+        answered: Answered,
+    ) -> Self {
         Self {
+            answered,
             access,
             address: Mutex::new(credentials.address.clone()),
             credentials: tokio::sync::Mutex::new(credentials),
@@ -154,16 +169,20 @@ impl Connection {
             limit.turn().await;
         }
         let client = self.client().await;
+        let method = request.method().clone();
         let response = match timeout(ANSWER, client.send(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 if blames_credentials(&error) {
                     self.doubt();
                 }
-                return Err(Failure::Unreachable(text_of(&error)));
+                return Err(Failure::Unreachable(kube_text(&error)));
             }
             Err(_) => return Err(Failure::Unreachable(format!("no answer within {} s", ANSWER.as_secs()))),
         };
+        let address = self.address();
+        let host = address.split_once("://").map_or(&*address, |(_, rest)| rest).trim_end_matches('/');
+        (self.answered)(response.status().as_u16(), method.as_str(), host);
         if response.status().is_success() {
             return Ok(response);
         }
@@ -186,10 +205,11 @@ impl Connection {
                     tracing::debug!(address = new.address, "Credentials for the API server were read again");
                     self.address.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&new.address);
                     *credentials = new;
+                    self.well(CREDENTIAL_FILES);
                 }
                 // a file may be half written: what was read before goes on
-                Ok(Err(error)) => self.outage("credentials", &error.to_string()),
-                Err(error) => self.outage("credentials", &error.to_string()),
+                Ok(Err(error)) => self.outage(CREDENTIAL_FILES, &error.to_string()),
+                Err(error) => self.outage(CREDENTIAL_FILES, &error.to_string()),
             }
         }
         credentials.client.clone()
@@ -216,7 +236,7 @@ impl Connection {
     pub(super) fn well(&self, about: &'static str) {
         let over = self.outages.lock().unwrap_or_else(PoisonError::into_inner).remove(about);
         if over.is_some() {
-            tracing::info!(about, address = self.address(), "The API server answers again");
+            tracing::info!(about, address = self.address(), "The API server answers again: {about}");
         }
     }
 }

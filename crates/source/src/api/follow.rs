@@ -35,6 +35,10 @@ const WORKED: Duration = Duration::from_secs(1);
 /// An optional collection that is not there is looked for again after this time.
 const ABSENT: Duration = Duration::from_secs(600);
 
+/// What outages are about that concern all collections alike. Those of one are about its plural.
+const CONNECTION: &str = "connection";
+const AUTHENTICATION: &str = "authentication";
+
 /// Follows `resource` for ever.
 pub(super) async fn follow(connection: &Connection, resource: &Resource, watching: &Watching) -> Infallible {
     let decoder = Decoder::new(resource.kind, &watching.node_name, watching.counters.clone());
@@ -118,8 +122,9 @@ impl Follower<'_> {
 
     async fn get(&self, uri: &str) -> Result<Response<Body>, Failure> {
         let response = self.connection.get(uri).await?;
-        self.connection.well("connection");
-        self.connection.well(self.resource.plural);
+        for about in [CONNECTION, AUTHENTICATION, self.resource.plural] {
+            self.connection.well(about);
+        }
         Ok(response)
     }
 
@@ -137,7 +142,7 @@ impl Follower<'_> {
         loop {
             let frame = match timeout(SILENCE, body.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => return Err(Failure::Cut(super::text_of(&error))),
+                Ok(Some(Err(error))) => return Err(Failure::Cut(super::kube_text(&error))),
                 Ok(None) if initial => {
                     return Err(Failure::Cut("it ended before all objects were sent".to_owned()));
                 }
@@ -214,7 +219,7 @@ impl Follower<'_> {
         loop {
             let frame = match timeout(SILENCE, body.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => return Err(Failure::Cut(super::text_of(&error))),
+                Ok(Some(Err(error))) => return Err(Failure::Cut(super::kube_text(&error))),
                 Ok(None) => break,
                 Err(_) => return Err(Failure::Cut("a list stopped half way".to_owned())),
             };
@@ -256,7 +261,7 @@ impl Follower<'_> {
                 let text = format!(
                     "The API server {address} cannot be reached: {problem}; it is tried again and again, and what is known stays in force"
                 );
-                self.connection.outage("connection", &text);
+                self.connection.outage(CONNECTION, &text);
             }
             // a version that the API server cannot make sense of is as good as expired
             Failure::Refused(refusal)
@@ -268,6 +273,13 @@ impl Follower<'_> {
             Failure::Refused(refusal) if self.resource.optional && matches!(refusal.code, 403 | 404) => {
                 self.absent(&refusal);
                 wait = ABSENT;
+            }
+            Failure::Refused(refusal) if refusal.code == 401 => {
+                let address = self.connection.address();
+                let text = format!(
+                    "The API server {address} does not accept our credentials: {refusal}; check the client certificate or token, they are read again"
+                );
+                self.connection.outage(AUTHENTICATION, &text);
             }
             Failure::Refused(refusal) => {
                 self.connection.outage(
@@ -307,8 +319,6 @@ impl From<TooLong> for Failure {
 /// What the operator can do about a refusal.
 fn advice(refusal: &Refusal, plural: &str) -> String {
     match refusal.code {
-        401 => "check that the client certificate or token of the kubeconfig is valid; it is read again"
-            .to_owned(),
         403 => format!("grant list and watch on {plural}, as the ClusterRole system:node-proxier does"),
         _ => "it is tried again".to_owned(),
     }

@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use std::error::Error as StdError;
 
 pub use access::Access;
-pub use connection::{Connection, connect};
+pub use connection::{Answered, Connection, connect};
 pub use post::{About, Severity};
 
 use crate::Watching;
@@ -33,6 +33,18 @@ pub async fn run(connection: &Connection, watching: &Watching) -> Infallible {
         never = follow::follow(connection, &slices, watching) => never,
         never = follow::follow(connection, &node, watching) => never,
         never = follow::follow(connection, &cidrs, watching) => never,
+    }
+}
+
+/// What is wrong, without kube's wrapping.
+fn kube_text(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Service(inner) => text_of(&**inner),
+        kube::Error::InferKubeconfig(inner) => access::kubeconfig_problem(inner),
+        kube::Error::RustlsTls(inner) => {
+            format!("client certificate, key or certificate authority: {}", text_of(inner))
+        }
+        other => text_of(other),
     }
 }
 

@@ -107,7 +107,7 @@ mod tests {
         let expected = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": "node-1.18ecf4dded0f64d7", "namespace": "default"},
+            "metadata": {"name": "node-1.18ecf4dded0f6097", "namespace": "default"},
             "eventTime": "2026-11-30T22:59:45.416142Z",
             "reportingController": "kube-proxy",
             "reportingInstance": "kube-proxy-host-1",

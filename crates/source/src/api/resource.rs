@@ -96,13 +96,9 @@ impl Resource {
 }
 
 fn selector(labels: Option<&str>, fields: Option<&str>) -> String {
-    let mut query = String::new();
-    for (name, selector) in [("labelSelector", labels), ("fieldSelector", fields)] {
-        if let Some(selector) = selector {
-            query.push_str(&format!("&{name}={}", escape(selector)));
-        }
-    }
-    query
+    let parameter = |(name, selector): (&str, Option<&str>)| Some(format!("&{name}={}", escape(selector?)));
+    let given = [("labelSelector", labels), ("fieldSelector", fields)].into_iter().filter_map(parameter);
+    given.collect::<Vec<_>>().concat()
 }
 
 /// Percent-encodes all but the unreserved characters of RFC 3986.
@@ -111,9 +107,9 @@ fn escape(text: &str) -> String {
     for byte in text.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                escaped.push(char::from(byte))
+                escaped.push(char::from(byte));
             }
-            _ => escaped.push_str(&format!("%{byte:02X}")),
+            _ => escaped.extend(format!("%{byte:02X}").chars()),
         }
     }
     escaped

@@ -7,6 +7,8 @@ mod node;
 mod service;
 mod slice;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::time::SystemTime;
 

@@ -133,7 +133,7 @@ impl Decoder {
     /// Counts and tells what is wrong with an object.
     fn settle(&mut self, meta: &Meta<'_>, faults: &[Fault]) {
         if !faults.is_empty() {
-            Counters::count(&self.counters.malformed);
+            self.counters.skip(self.kind);
         } else if self.complaints.is_empty() {
             return;
         }

@@ -165,17 +165,17 @@ impl<'a> Changes<'a> {
     }
 
     async fn read(&mut self) -> Heard {
-        match self.events.next().await {
-            Some(Ok(event)) => {
-                let known = self.watches.iter().find(|(_, watched)| watched.descriptor == event.wd);
-                Heard { folder: known.map(|(folder, _)| folder.clone()), name: event.name, mask: event.mask }
-            }
-            // the queue cannot be read: what was lost is not known
-            Some(Err(_)) | None => {
-                sleep(MISSING).await;
-                Heard { folder: None, name: None, mask: EventMask::Q_OVERFLOW }
-            }
+        if let Some(Ok(event)) = self.events.next().await {
+            let known = self.watches.iter().find(|(_, watched)| watched.descriptor == event.wd);
+            return Heard {
+                folder: known.map(|(folder, _)| folder.clone()),
+                name: event.name,
+                mask: event.mask,
+            };
         }
+        // the queue cannot be read: what was lost is not known
+        sleep(MISSING).await;
+        Heard { folder: None, name: None, mask: EventMask::Q_OVERFLOW }
     }
 
     /// What an event means, if anything.

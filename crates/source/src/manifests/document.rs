@@ -64,7 +64,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Document>, Broken> {
                 }
             }
             (Some(kind), _) => {
-                documents.extend(kind_of(kind).map(|kind| (kind, line, Value::Object(fields))))
+                documents.extend(kind_of(kind).map(|kind| (kind, line, Value::Object(fields))));
             }
             (None, _) => {
                 return Err(Broken { line: Some(line), problem: "a document has no kind".to_owned() });

@@ -1,5 +1,6 @@
 //! What the files say, and what of it has been told.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -90,7 +91,9 @@ impl Store {
     /// Reads all files again, and forgets those that are gone.
     pub(super) fn reload_all(&mut self, files: &[PathBuf]) {
         self.files.retain(|known, _| files.contains(known));
-        files.iter().for_each(|file| self.reload(file));
+        for file in files {
+            self.reload(file);
+        }
     }
 
     /// Reads one file again.
@@ -174,7 +177,7 @@ impl Store {
             let name = name.join("/");
             let object = format!("manifests {}:{line}: {} {name}", file.display(), decode::kind_name(kind));
             if !faults.is_empty() {
-                Counters::count(&self.counters.malformed);
+                self.counters.skip(kind);
             }
             self.complaints.warn(&object, &faults);
             if event.is_none() && !faults.is_empty() {
@@ -182,12 +185,12 @@ impl Store {
                 event = before.keys().find(same).and_then(|id| before.get(id)).cloned();
             }
             let Some((id, event)) = event.and_then(|event| Some((Id::of(&event)?, event))) else { continue };
-            if said.contains_key(&id) {
+            if let Entry::Vacant(free) = said.entry(id) {
+                free.insert(event);
+            } else {
                 let fault =
                     Fault::new("metadata.name", "is that of an earlier object of the file, which has it");
                 self.complaints.warn(&object, &[fault]);
-            } else {
-                said.insert(id, event);
             }
         }
         // what only says that it is not served is nothing to tell
