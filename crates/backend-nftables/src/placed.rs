@@ -239,12 +239,14 @@ impl Placed {
         [count(|port| port.internal_policy), count(|port| port.external_policy)]
     }
 
-    /// The elements of those ports that `other` does not have just so.
+    /// The elements of those ports that `other` does not have just so. Of the others only those that a changed port may
+    /// want as well: as long as one port wants them, the service does.
     pub(crate) fn entries_beyond(&self, other: Option<&Self>, family: Family) -> Vec<Entry> {
         let mut entries = Vec::new();
         for port in &self.ports {
+            port.shared_entries(&mut entries);
             if !other.is_some_and(|other| other.ports.contains(port)) {
-                port.entries(family, &mut entries);
+                port.own_entries(family, &mut entries);
             }
         }
         // two ports with one cluster IP, or one local endpoint
@@ -260,16 +262,26 @@ impl PlacedPort {
         cluster.chain(self.local.iter().map(|list| (list, Scope::Local)))
     }
 
-    fn entries(&self, family: Family, out: &mut Vec<Entry>) {
+    /// Elements of [`Set::is_shared`] sets.
+    fn shared_entries(&self, out: &mut Vec<Entry>) {
+        for frontend in &self.frontends {
+            if let Frontend::ClusterIp(address) = *frontend {
+                out.push(Entry::new(Set::ClusterIps, Bytes::EMPTY.address(address), Bytes::EMPTY));
+            }
+        }
+        for endpoint in &self.hairpin {
+            let key = Bytes::EMPTY.address(endpoint.address).address(endpoint.address);
+            out.push(Entry::new(Set::Hairpin, key.protocol(self.protocol).port(endpoint.port), Bytes::EMPTY));
+        }
+    }
+
+    /// Elements that no other port has.
+    fn own_entries(&self, family: Family, out: &mut Vec<Entry>) {
         for frontend in &self.frontends {
             self.frontend_entries(*frontend, out);
         }
         for (list, scope) in self.lists() {
             self.list_entries(list, scope, out);
-        }
-        for endpoint in &self.hairpin {
-            let key = Bytes::EMPTY.address(endpoint.address).address(endpoint.address);
-            out.push(Entry::new(Set::Hairpin, key.protocol(self.protocol).port(endpoint.port), Bytes::EMPTY));
         }
         if let Some(sources) = &self.sources {
             self.firewall_entries(sources, family, out);
@@ -290,10 +302,7 @@ impl PlacedPort {
 
     fn frontend_entries(&self, frontend: Frontend, out: &mut Vec<Entry>) {
         let (key, sets, policy) = match frontend {
-            Frontend::ClusterIp(address) => {
-                out.push(Entry::new(Set::ClusterIps, Bytes::EMPTY.address(address), Bytes::EMPTY));
-                (self.vip(address), None, self.internal_policy)
-            }
+            Frontend::ClusterIp(address) => (self.vip(address), None, self.internal_policy),
             Frontend::ExternalIp(address) | Frontend::LoadBalancerIp(address) => {
                 (self.vip(address), Some((Set::ExternalMasquerade, Set::ShortCircuit)), self.external_policy)
             }

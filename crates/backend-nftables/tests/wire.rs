@@ -72,6 +72,8 @@ struct Shape {
     internal: Policy,
     ranges: bool,
     protocol: Protocol,
+    /// A second port with the same cluster IP and endpoints.
+    second_port: bool,
 }
 
 const PLAIN: Shape = Shape {
@@ -82,6 +84,7 @@ const PLAIN: Shape = Shape {
     internal: Policy::Cluster,
     ranges: false,
     protocol: Protocol::Tcp,
+    second_port: false,
 };
 
 fn with_endpoints(endpoints: &[u16]) -> Shape {
@@ -100,6 +103,24 @@ fn service(family: Family, number: u8, shape: &Shape) -> ResolvedService {
     let mut cluster: Vec<_> = shape.endpoints.iter().map(backend).collect();
     cluster.sort_unstable();
     let host = u16::from(number);
+    let port = |name: &str, number: u16, node_port: u16| ResolvedPort {
+        name: name.into(),
+        protocol: shape.protocol,
+        port: number,
+        frontends: vec![
+            Frontend::ClusterIp(address(family, 1, host)),
+            Frontend::ExternalIp(address(family, 2, host)),
+            Frontend::LoadBalancerIp(address(family, 3, host)),
+            Frontend::NodePort(node_port),
+        ],
+        local: cluster.iter().filter(|backend| backend.local).copied().collect(),
+        any_endpoint: !cluster.is_empty(),
+        cluster: cluster.clone(),
+    };
+    let mut ports = vec![port("http", 80, 30000 + host)];
+    if shape.second_port {
+        ports.push(port("more", 81, 31000 + host));
+    }
     let ranges = if family == Family::V4 { "192.0.2.0/24" } else { "2001:db8:a::/64" };
     ResolvedService {
         key: key(number),
@@ -107,20 +128,7 @@ fn service(family: Family, number: u8, shape: &Shape) -> ResolvedService {
         internal_policy: shape.internal,
         external_policy: shape.external,
         source_ranges: if shape.ranges { vec![ranges.parse().unwrap()] } else { vec![] },
-        ports: vec![ResolvedPort {
-            name: "http".into(),
-            protocol: shape.protocol,
-            port: 80,
-            frontends: vec![
-                Frontend::ClusterIp(address(family, 1, host)),
-                Frontend::ExternalIp(address(family, 2, host)),
-                Frontend::LoadBalancerIp(address(family, 3, host)),
-                Frontend::NodePort(30000 + host),
-            ],
-            local: cluster.iter().filter(|backend| backend.local).copied().collect(),
-            any_endpoint: !cluster.is_empty(),
-            cluster,
-        }],
+        ports,
     }
 }
 
@@ -162,8 +170,8 @@ fn shape() -> impl Strategy<Value = Shape> {
     ];
     let affinity = prop_oneof![3 => Just(None), 1 => Just(Some(10800)), 1 => Just(Some(60))];
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)];
-    (endpoints, 0_u16..60, affinity, policy(), policy(), any::<bool>(), protocol).prop_map(
-        |(endpoints, local_endpoints, affinity, external, internal, ranges, protocol)| Shape {
+    (endpoints, 0_u16..60, affinity, policy(), policy(), any::<[bool; 2]>(), protocol).prop_map(
+        |(endpoints, local_endpoints, affinity, external, internal, [ranges, second_port], protocol)| Shape {
             endpoints: endpoints.into_iter().collect(),
             local_endpoints,
             affinity,
@@ -171,6 +179,7 @@ fn shape() -> impl Strategy<Value = Shape> {
             internal,
             ranges,
             protocol,
+            second_port,
         },
     )
 }
@@ -235,6 +244,22 @@ fn one_endpoint_replaced_is_two_elements_written() {
         let mut plane = started(Family::V4, &world(0..50));
         assert_eq!(update(&mut plane, 7, Some(&with_endpoints(&[1, 9, 3]))).written, 2);
         assert_eq!(update(&mut plane, 7, Some(&with_endpoints(&[1, 9, 3]))).written, 0);
+    });
+}
+
+#[test]
+fn what_two_ports_share_stays_while_one_of_them_does() {
+    in_namespace(|| {
+        let both = Shape { second_port: true, local_endpoints: 9, ..with_endpoints(&[1, 2]) };
+        let one = Shape { second_port: false, ..both.clone() };
+        let mut plane = started(Family::V4, &World::from([(1, both)]));
+        update(&mut plane, 1, Some(&one));
+        for set in ["cluster-ips", "hairpin"] {
+            assert!(nft(&format!("list set ip kube-proxy {set}")).contains("elements"), "{set} is empty");
+        }
+        assert_eq!(rebuild(&mut plane, &World::from([(1, one)])).written, 0);
+        update(&mut plane, 1, None);
+        assert!(!nft("list set ip kube-proxy cluster-ips").contains("elements"));
     });
 }
 
