@@ -19,7 +19,7 @@ const CHANGE: Duration = Duration::from_secs(30);
 /// What follows from one change comes without a longer gap.
 const GAP: Duration = Duration::from_millis(20);
 /// The same for a new service, which is two events.
-const CREATE_GAP: Duration = Duration::from_millis(100);
+const CREATE_GAP: Duration = Duration::from_millis(50);
 
 /// A quiet time: longer than the usual shortest time between syncs.
 const QUIET: Duration = Duration::from_secs(2);

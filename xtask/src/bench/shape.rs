@@ -12,8 +12,12 @@ use super::process::round;
 use super::report;
 use super::scene::Program;
 
-/// Numbers of services, four times as many each time.
-const SIZES: [usize; 3] = [500, 2_000, 8_000];
+/// Numbers of services where the cost of a further one is compared: large enough for it to show.
+const SERIES: [usize; 3] = [2_000, 8_000, 16_000];
+/// Numbers of services between which a change must not become dearer.
+const PAIR: [usize; 2] = [500, 8_000];
+/// Where nothing is compared.
+const ONE: [usize; 1] = [2_000];
 /// The best of so many cold syncs counts: what other programs do to a measurement only makes it longer.
 const TRIES: usize = 3;
 /// A change at the largest size may take so many times what it takes at the smallest.
@@ -48,9 +52,9 @@ pub(super) fn check(
 
 fn sizes(name: &str) -> &'static [usize] {
     match name {
-        "cold-sync" | "memory" => &SIZES,
-        "endpoint-change" | "service-create" => &[SIZES[0], SIZES[2]],
-        _ => &SIZES[1..2],
+        "cold-sync" | "memory" => &SERIES,
+        "endpoint-change" | "service-create" => &PAIR,
+        _ => &ONE,
     }
 }
 
@@ -89,7 +93,7 @@ fn growth(name: &str, keys: &[f64]) -> Option<String> {
         ("endpoint-change" | "service-create", [small, large]) => ("a change", large / small, CHANGE_GROWTH),
         // what the first services cost includes what any start costs, so only further ones are compared
         ("cold-sync" | "memory", [small, middle, large]) => {
-            let [from, between, to] = SIZES.map(|size| f64::from(u32::try_from(size).unwrap_or(u32::MAX)));
+            let [from, between, to] = SERIES.map(|size| f64::from(u32::try_from(size).unwrap_or(u32::MAX)));
             let (early, late) = ((middle - small) / (between - from), (large - middle) / (to - between));
             ("a further service", late / early, SERVICE_GROWTH)
         }
@@ -108,9 +112,9 @@ mod tests {
     fn steady_cost_passes_and_growing_cost_does_not() {
         assert_eq!(growth("endpoint-change", &[0.3, 0.4]), None);
         assert!(growth("endpoint-change", &[0.3, 0.9]).is_some());
-        let linear = SIZES.map(|size| 50.0 + f64::from(u32::try_from(size).unwrap()));
+        let linear = SERIES.map(|size| 50.0 + f64::from(u32::try_from(size).unwrap()));
         assert_eq!(growth("cold-sync", &linear), None);
-        let quadratic = SIZES.map(|size| f64::from(u32::try_from(size).unwrap()).powi(2));
+        let quadratic = SERIES.map(|size| f64::from(u32::try_from(size).unwrap()).powi(2));
         assert!(growth("memory", &quadratic).is_some());
     }
 
