@@ -18,8 +18,10 @@ const USAGE: &str = "usage: cargo xtask COMMAND
       --endpoints M    endpoints of each (default 10)
       --runs R         repeat, report the median run (default 3)
       --json           one JSON object a line and nothing else
+      --proxy PATH     measure another kube-proxy; --flags '…' are given to it
       --short          small sizes, and fail when cost grows with the cluster: what CI runs
-  conformance          the scenarios against a real kube-apiserver (PEERS names the folder that builds one)";
+  conformance [NAME...]  the scenarios against a real kube-apiserver
+      --peers DIR      the folder that builds and starts one (default: the variable PEERS, else ../shared/peers)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

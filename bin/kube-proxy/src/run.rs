@@ -123,11 +123,13 @@ impl SyncThread {
         };
         let options = self.options();
         let mut backends: Vec<Box<dyn Backend + Send>> = Vec::new();
-        let mut monitor =
-            Monitor::open(backend_nftables::TABLE, vec![]).context("watching for foreign changes")?;
+        let mut monitor = Monitor::open(backend_nftables::TABLE, vec![])
+            .context("watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN")?;
         for family in &self.families {
             let settings = self.settings(*family, node.as_ref());
-            let listener = monitor.switch().context("watching for foreign changes")?;
+            let listener = monitor
+                .switch()
+                .context("watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN")?;
             let backend = Nftables::new(settings, Some(listener)).context("opening a netlink socket")?;
             monitor.leave_out(backend.port());
             backends.push(Box::new(backend));
@@ -243,7 +245,9 @@ fn watch_ruleset(mut monitor: Monitor, sender: Sender<Message>) -> Result<()> {
         loop {
             let change = match monitor.next_change() {
                 Ok(change) => change,
-                Err(error) => fatal(&anyhow::Error::new(error).context("watching for foreign changes")),
+                Err(error) => fatal(&anyhow::Error::new(error).context(
+                    "watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN",
+                )),
             };
             let program = change.program.map(|(name, pid)| format!("{name} (process {pid})"));
             for number in change.families {

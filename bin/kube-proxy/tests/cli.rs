@@ -125,6 +125,53 @@ fn without_the_rights_it_says_which_are_missing() {
     assert!(refused.stderr.contains("CAP_NET_ADMIN"), "{}", refused.stderr);
 }
 
+/// A proxy that ends with the test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // it may have ended by itself
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Looks until it is so, or fails.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(20), "{what}: not within 20 s");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn tables_that_are_flushed_again_and_again_are_there_in_the_end_in_both_families() {
+    let folder = folder_with(&[]);
+    let namespace = Namespace::new().unwrap();
+    let quiet = ["--conntrack-max-per-core=0", "--healthz-bind-address=", "--metrics-bind-address="];
+    let _proxy = Running(
+        namespace
+            .command(BINARY)
+            .unwrap()
+            .args(["--manifests", folder.path().to_str().unwrap(), "--nftables-own-table=false"])
+            .args(quiet)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let has_rules = |family: &str| {
+        run_in(&namespace, "nft", &["-t", "list", "chain", family, "kube-proxy", "services"]).code == Some(0)
+    };
+    let both = || has_rules("ip") && has_rules("ip6");
+    until("the first sync", both);
+    for _ in 0..25 {
+        run_in(&namespace, "nft", &["flush", "ruleset"]);
+    }
+    until("the repair", both);
+}
+
 #[test]
 fn the_demo_shows_answers_and_no_failed_connection() {
     let demo = run(&["demo"]);

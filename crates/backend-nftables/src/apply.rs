@@ -78,8 +78,9 @@ impl Nftables {
         let Some(listener) = self.listener.as_ref().filter(|_| objects > LOUD) else {
             return transaction.commit(&mut self.socket).map(|()| false);
         };
-        listener.off()?;
+        // what is committed before the listener is off is counted as well as heard of, which does no harm
         let before = list::generation(&mut self.socket);
+        listener.off()?;
         let outcome = transaction.commit(&mut self.socket);
         listener.on()?;
         let after = list::generation(&mut self.socket);

@@ -23,7 +23,7 @@ pub type Services<'a> = dyn Fn(&mut dyn FnMut(ResolvedService)) + 'a;
 pub struct Report {
     /// Kernel objects added or deleted.
     pub written: usize,
-    /// Another program may have written meanwhile, unnoticed: a full comparison is due.
+    /// Another program may have written meanwhile, unnoticed: a full comparison of all families is due.
     pub compare_again: bool,
     /// Policy-Local cluster IPs of this family without a local endpoint, though there are endpoints elsewhere.
     pub internal_without_local_endpoints: usize,

@@ -340,7 +340,9 @@ impl<R: Reporter> SyncLoop<R> {
                 let sync = Sync { kind, duration: start.elapsed(), report, triggers: &plane.triggers };
                 self.reporter.synced(family, &sync);
                 plane.done(now);
-                plane.full = report.compare_again;
+                for plane in self.planes.iter_mut().filter(|_| report.compare_again) {
+                    plane.full = true;
+                }
             }
             Err(error) => {
                 plane.retry.failed(now, self.options.sync_period);

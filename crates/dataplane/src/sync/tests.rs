@@ -26,11 +26,11 @@ struct Script {
     unsure: usize,
 }
 
-struct Fake(Arc<Mutex<Script>>);
+struct Fake(Family, Arc<Mutex<Script>>);
 
 impl Fake {
     fn outcome(&self, call: Call, keys: &[ObjectKey]) -> Result<Report, SyncError> {
-        let mut script = self.0.lock().unwrap();
+        let mut script = self.1.lock().unwrap();
         script.calls.push(call);
         let error = |service| SyncError { what: "writing".into(), cause: "refused".into(), service };
         if script.failures > 0 {
@@ -54,7 +54,7 @@ fn names(keys: &[ObjectKey]) -> Vec<String> {
 
 impl Backend for Fake {
     fn family(&self) -> Family {
-        Family::V4
+        self.0
     }
 
     fn rebuild(&mut self, services: &Services<'_>, _: &Facts) -> Result<Report, SyncError> {
@@ -111,6 +111,7 @@ fn service(name: &str, host: u8) -> Event {
 struct Bench {
     sync: SyncLoop<Quiet>,
     script: Arc<Mutex<Script>>,
+    script_v6: Arc<Mutex<Script>>,
     now: Instant,
 }
 
@@ -118,7 +119,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 impl Bench {
     fn new() -> Self {
-        let script = Arc::new(Mutex::new(Script::default()));
+        let [script, script_v6] = [(); 2].map(|()| Arc::new(Mutex::new(Script::default())));
         let options = Options {
             min_sync_period: Duration::ZERO,
             sync_period: 30 * SECOND,
@@ -127,13 +128,16 @@ impl Bench {
             primary_addresses: vec![],
             interfaces_are_primary: false,
         };
+        let fakes = [(Family::V4, &script), (Family::V6, &script_v6)];
+        let backends = fakes
+            .map(|(family, script)| Box::new(Fake(family, Arc::clone(script))) as Box<dyn Backend + Send>);
         let tracker = Tracker::new(TrackerOptions {
             node_name: "n1".into(),
-            families: vec![Family::V4],
+            families: vec![Family::V4, Family::V6],
             allow_external_ips: true,
         });
-        let sync = SyncLoop::new(tracker, vec![Box::new(Fake(Arc::clone(&script)))], options, Quiet);
-        Self { now: Instant::now(), sync, script }
+        let sync = SyncLoop::new(tracker, backends.into(), options, Quiet);
+        Self { now: Instant::now(), sync, script, script_v6 }
     }
 
     /// One that has two services, `a` and `b`, and has synced.
@@ -157,7 +161,7 @@ impl Bench {
         self.tell([Kind::Service, Kind::Slice, Kind::Node, Kind::ServiceCidr].map(Event::End));
     }
 
-    /// What the backend is asked to do now.
+    /// What the backend of IPv4 is asked to do now.
     fn calls(&mut self) -> Vec<Call> {
         self.sync.step(self.now);
         std::mem::take(&mut self.script.lock().unwrap().calls)
@@ -224,7 +228,7 @@ fn a_foreign_change_is_repaired_at_once() {
     bench.sync.tell(Message::ForeignChange(Family::V4, Some("nft".into())));
     assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
     bench.sync.tell(Message::ForeignChange(Family::V6, None));
-    assert_eq!(bench.calls(), [], "the other family's table is not ours to repair");
+    assert_eq!(bench.calls(), [], "the other family's table is not touched");
 }
 
 #[test]
@@ -250,6 +254,16 @@ fn the_same_objects_told_again_write_nothing() {
     assert_eq!(bench.calls(), []);
     bench.tell([Event::Begin(Kind::Service), service("a", 1), Event::End(Kind::Service)]);
     assert_eq!(bench.calls(), [update(&["b"])]);
+}
+
+#[test]
+fn a_sync_that_others_may_have_disturbed_makes_the_other_family_be_compared_too() {
+    let mut bench = Bench::synced();
+    bench.script_v6.lock().unwrap().unsure = 1;
+    bench.tell([service("a", 9)]);
+    assert_eq!(bench.calls(), [update(&["a"])]);
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
+    assert_eq!(bench.calls(), []);
 }
 
 #[test]
