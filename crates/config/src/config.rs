@@ -278,9 +278,11 @@ pub struct ConntrackSettings {
 }
 
 impl ConntrackSettings {
-    /// How many connections `cores` CPU cores are to track; `None`: leave the kernel's limit.
+    /// How many connections `cores` CPU cores are to track; `None`: leave the kernel's limit. What follows from the
+    /// cores is at most 1,048,576, as with the original.
     pub fn limit(&self, cores: u32) -> Option<u32> {
-        self.max.or_else(|| self.max_per_core.map(|each| each.saturating_mul(cores).max(self.min)))
+        let scaled = |each: u32| each.saturating_mul(cores).min(1 << 20).max(self.min);
+        self.max.or_else(|| self.max_per_core.map(scaled))
     }
 }
 

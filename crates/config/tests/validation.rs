@@ -210,7 +210,8 @@ fn the_conntrack_limit_follows_the_cores_unless_told_otherwise() {
         ("", 2, Some(131_072)),
         ("", 8, Some(262_144)),
         ("--conntrack-max-per-core=0", 8, None),
-        ("--conntrack-max-per-core=2147483647", 8, Some(u32::MAX)),
+        ("--conntrack-max-per-core=2147483647", 8, Some(1_048_576)),
+        ("--conntrack-min=2000000", 8, Some(2_000_000)),
     ] {
         assert_eq!(quietly(line(words)).conntrack.limit(cores), limit, "{words}");
     }

@@ -20,7 +20,7 @@ use crate::Error;
 
 /// A change is often several events (a backup is made, the new file takes the name): they are taken together when they
 /// come within this time.
-const TOGETHER: Duration = Duration::from_millis(20);
+const TOGETHER: Duration = Duration::from_millis(5);
 
 /// How often a folder that is gone is looked for, where nothing else tells that it is back.
 const MISSING: Duration = Duration::from_secs(1);
