@@ -152,6 +152,15 @@ fn a_broken_file_keeps_what_it_had_and_the_others_go_on() {
 }
 
 #[test]
+fn what_is_no_regular_file_is_not_waited_for() {
+    let followed = Followed::of_a_and_b();
+    assert!(std::process::Command::new("mkfifo").arg(followed.path("pipe.yaml")).status().unwrap().success());
+    symlink("/dev/zero", followed.path("zero.yaml")).unwrap();
+    fs::write(followed.path("c.yaml"), yaml("c")).unwrap();
+    assert_eq!(followed.next(), "has c");
+}
+
+#[test]
 fn a_broken_file_at_the_start_is_an_error_with_its_line() {
     let followed = Followed::new(|folder| {
         fs::write(folder.join("a.yaml"), "kind: Service\nmetadata: {name: broken\n").unwrap();

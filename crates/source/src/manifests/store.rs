@@ -80,7 +80,7 @@ impl Store {
     /// Reads all files for the first time; one that cannot be parsed is an error.
     pub(super) fn load(&mut self, files: &[PathBuf]) -> Result<(), Error> {
         for file in files {
-            let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+            let text = read(file).map_err(|error| unreadable(file, &error))?;
             let documents = document::parse(file, &text)
                 .map_err(|broken| Error::Manifests { path: file.clone(), problem: located(&broken) })?;
             self.take(file, documents);
@@ -99,7 +99,7 @@ impl Store {
     /// Reads one file again.
     pub(super) fn reload(&mut self, file: &Path) {
         let stays = "the objects that it had before stay";
-        let text = match std::fs::read_to_string(file) {
+        let text = match read(file) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.files.remove(file);
@@ -181,7 +181,7 @@ impl Store {
             }
             self.complaints.warn(&object, &faults);
             if event.is_none() && !faults.is_empty() {
-                let same = |id: &&Id| id.kind() == kind && id_text(id) == name;
+                let same = |id: &&Id| id.kind() == kind && (kind == Kind::Node || id_text(id) == name);
                 event = before.keys().find(same).and_then(|id| before.get(id)).cloned();
             }
             let Some((id, event)) = event.and_then(|event| Some((Id::of(&event)?, event))) else { continue };
@@ -197,6 +197,21 @@ impl Store {
         said.retain(|_, event| !matches!(event, Event::ServiceDeleted(_) | Event::SliceDeleted(_)));
         self.files.insert(file.to_owned(), said);
     }
+}
+
+/// The largest manifest that is read.
+const LARGEST: u64 = 64 << 20;
+
+/// Reads a regular file: another kind (a pipe, a device) may never end, or never begin.
+fn read(file: &Path) -> io::Result<String> {
+    let metadata = std::fs::metadata(file)?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    if metadata.len() > LARGEST {
+        return Err(io::Error::other("it is larger than 64 MiB"));
+    }
+    std::fs::read_to_string(file)
 }
 
 fn id_text(id: &Id) -> &str {
