@@ -2,8 +2,7 @@
 //!
 //! - `main` (tokio, one thread): the source of objects and the HTTP servers;
 //! - `sync`: the tracker and the backends, all writes to the kernel;
-//! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses;
-//! - `manifests`, instead of the API client: waits for changes of the files.
+//! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses.
 //!
 //! All of them only send messages to `sync`.
 
