@@ -10,7 +10,6 @@ mod follow;
 mod frames;
 mod pace;
 mod post;
-mod proxy;
 mod resource;
 
 use std::convert::Infallible;
