@@ -5,6 +5,7 @@ mod support;
 
 use std::net::TcpListener;
 
+use model::{Event, Kind};
 use support::*;
 
 fn services(replies: Vec<Reply>) -> Server {
@@ -132,6 +133,19 @@ fn an_unfinished_fill_begins_again() {
     let server =
         services(vec![half, watch(&[added("a", "3"), added("b", "4"), initial_end("5")], End::Open)]);
     Source::following(&server).tells(&["begin", "has a", "begin", "has a", "has b", "end"]);
+}
+
+#[test]
+fn an_api_server_without_service_cidrs_has_none() {
+    let server = Server::new([("servicecidrs", vec![refused(404, "NotFound")])]);
+    let source = Source::following(&server);
+    let cidrs =
+        |event: &Event| matches!(event, Event::Begin(Kind::ServiceCidr) | Event::End(Kind::ServiceCidr));
+    let told: Vec<Event> = std::iter::repeat_with(|| source.events.recv_timeout(PATIENCE).unwrap())
+        .filter(cidrs)
+        .take(2)
+        .collect();
+    assert_eq!(told, [Event::Begin(Kind::ServiceCidr), Event::End(Kind::ServiceCidr)]);
 }
 
 #[test]

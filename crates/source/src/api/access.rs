@@ -8,11 +8,12 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ClientBuilder, ConfigExt};
-use kube::config::{Kubeconfig, KubeconfigError};
+use kube::config::{Cluster, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Layer, ServiceExt};
 
+use super::proxy::proxy;
 use super::{kube_text, text_of};
 use crate::Error;
 
@@ -95,37 +96,43 @@ impl Blame {
 }
 
 fn load_config(access: &Access) -> Result<(Config, Blame), Error> {
+    let (mut config, proxy_url, blame) = described(access)?;
+    // kube has its own idea of retries; there is one place that retries, the watch
+    config.default_retry = false;
+    config.proxy_url = proxy(proxy_url.as_deref(), &config.cluster_url, |name| std::env::var(name).ok())
+        .map_err(|problem| blame.error(problem))?;
+    Ok((config, blame))
+}
+
+/// The server, the credentials, and the proxy that the kubeconfig names.
+fn described(access: &Access) -> Result<(Config, Option<String>, Blame), Error> {
     let master = access.master.as_deref().map(str::trim).filter(|master| !master.is_empty());
     let Some(path) = access.kubeconfig.as_deref().filter(|path| !path.as_os_str().is_empty()) else {
         return match master {
             Some(master) => {
-                Ok((bare(Config::new(master_url(master, "http")?)), Blame::Master(master.to_owned())))
+                Ok((Config::new(master_url(master, "http")?), None, Blame::Master(master.to_owned())))
             }
             None => Config::incluster()
-                .map(|config| (bare(config), Blame::InCluster))
+                .map(|config| (config, None, Blame::InCluster))
                 .map_err(|error| Error::InCluster { problem: text_of(&error) }),
         };
     };
+    let given = master.map(|master| master_url(master, "https")).transpose()?;
     let blame = Blame::Kubeconfig(path.to_owned());
-    let kubeconfig = Kubeconfig::read_from(path)
-        .and_then(|mut kubeconfig| {
-            // a missing server is no fault when another one is given
-            if let Some(master) = master {
-                kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()).for_each(
-                    |cluster| {
-                        cluster.server = Some(master.to_owned());
-                    },
-                );
-            }
-            Config::try_from(kubeconfig)
-        })
-        .map_err(|error| blame.error(kubeconfig_problem(&error)))?;
-    let mut config = bare(kubeconfig);
-    if let Some(master) = master {
-        config.cluster_url = master_url(master, "https")?;
+    let mut kubeconfig =
+        Kubeconfig::read_from(path).map_err(|error| blame.error(kubeconfig_problem(&error)))?;
+    // a missing server is no fault when another one is given, and proxies are seen to here
+    let mut proxy_url = None;
+    if let Some(cluster) = selected_cluster(&mut kubeconfig) {
+        proxy_url = cluster.proxy_url.take();
+        cluster.server = master.map(str::to_owned).or(cluster.server.take());
+    }
+    let mut config = Config::try_from(kubeconfig).map_err(|error| blame.error(kubeconfig_problem(&error)))?;
+    if let Some(given) = given {
+        config.cluster_url = given;
     }
     match config.cluster_url.scheme_str() {
-        Some("http" | "https") if config.cluster_url.host().is_some() => Ok((config, blame)),
+        Some("http" | "https") if config.cluster_url.host().is_some() => Ok((config, proxy_url, blame)),
         _ => {
             Err(blame
                 .error(format!("clusters[].cluster.server: {} is no http or https URL", config.cluster_url)))
@@ -133,10 +140,11 @@ fn load_config(access: &Access) -> Result<(Config, Blame), Error> {
     }
 }
 
-/// Without kube's own retries: there is one place that retries, the watch.
-fn bare(mut config: Config) -> Config {
-    config.default_retry = false;
-    config
+/// The cluster of the current context.
+fn selected_cluster(kubeconfig: &mut Kubeconfig) -> Option<&mut Cluster> {
+    let current = kubeconfig.current_context.as_deref()?;
+    let context = kubeconfig.contexts.iter().find(|named| named.name == current)?.context.as_ref()?;
+    kubeconfig.clusters.iter_mut().find(|named| named.name == context.cluster)?.cluster.as_mut()
 }
 
 /// A URL without a scheme has one assumed, as in client-go.
@@ -165,7 +173,7 @@ pub(super) fn kubeconfig_problem(error: &KubeconfigError) -> String {
         }
         KubeconfigError::MissingClusterUrl => return "clusters[].cluster.server: is missing".to_owned(),
         KubeconfigError::ParseClusterUrl(_) => "clusters[].cluster.server",
-        KubeconfigError::ParseProxyUrl(_) => "clusters[].cluster.proxy-url",
+        KubeconfigError::ParseProxyUrl(_) => "variable HTTPS_PROXY",
         KubeconfigError::LoadCertificateAuthority(_) | KubeconfigError::ParseCertificates(_) => {
             "clusters[].cluster.certificate-authority"
         }
@@ -185,11 +193,11 @@ fn files(access: &Access, config: &Config) -> Vec<PathBuf> {
         files.push(path.into());
     }
     if let Some(path) = access.kubeconfig.as_deref()
-        && let Ok(kubeconfig) = Kubeconfig::read_from(path)
+        && let Ok(mut kubeconfig) = Kubeconfig::read_from(path)
     {
-        let authorities =
-            kubeconfig.clusters.into_iter().filter_map(|named| named.cluster?.certificate_authority);
-        files.extend(authorities.map(PathBuf::from));
+        let authority =
+            selected_cluster(&mut kubeconfig).and_then(|cluster| cluster.certificate_authority.take());
+        files.extend(authority.map(PathBuf::from));
     }
     files
 }

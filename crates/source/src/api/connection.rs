@@ -63,8 +63,13 @@ impl Refusal {
     }
 
     /// The version asked for is too old: everything has to be told anew.
+    ///
+    /// Or too new: an API server whose storage was restored from a backup has not got there, and may not for long.
     pub(super) fn expired(&self) -> bool {
-        self.code == 410 || self.reason == "Expired" || self.reason == "Gone"
+        self.code == 410
+            || self.reason == "Expired"
+            || self.reason == "Gone"
+            || self.message.contains("Too large resource version")
     }
 }
 

@@ -10,6 +10,7 @@ mod follow;
 mod frames;
 mod pace;
 mod post;
+mod proxy;
 mod resource;
 
 use std::convert::Infallible;
