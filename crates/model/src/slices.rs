@@ -125,7 +125,11 @@ impl Part {
                 if hints.zones.is_empty() { 0 } else { position(&mut zones, lists.shared(hints.zones)) };
             members.push(Member { address, state, local, node, zones });
         }
-        members.sort_unstable_by_key(|member| (member.address, member.state, member.local, member.node));
+        let order = |member: &Member| {
+            let list = usize::from(member.zones).checked_sub(1).and_then(|index| zones.get(index));
+            (member.address, member.state, member.local, member.node, list)
+        };
+        members.sort_unstable_by(|a, b| order(a).cmp(&order(b)));
         let mut ports = slice.ports;
         ports.sort_unstable_by(|a, b| (&a.name, a.protocol, a.port).cmp(&(&b.name, b.protocol, b.port)));
         (!members.is_empty() && !ports.is_empty()).then(|| Self {
@@ -201,11 +205,4 @@ pub(crate) fn merge(
     candidates.sort_unstable_by_key(|one| (one.endpoint, one.state, !one.local, one.node, one.zone));
     candidates.dedup_by_key(|one| one.endpoint);
     candidates
-}
-
-/// How many different addresses of this node are ready.
-pub(crate) fn local_ready_addresses(parts: &[Part]) -> usize {
-    let members = parts.iter().flat_map(|part| &part.members);
-    let ready = members.filter(|member| member.local && member.state == State::Ready);
-    ready.map(|member| member.address).collect::<HashSet<_>>().len()
 }

@@ -3,7 +3,7 @@
 //! In: [`Event`]s. Out: the keys of services whose effect may have changed, and what each means now. The cost of an event is
 //! that of the one service it is about, whatever the number of services.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::SystemTime;
 
@@ -46,6 +46,13 @@ struct Entry {
     spec: Option<Spec>,
     parts: Vec<Part>,
     epoch: u32,
+}
+
+impl Entry {
+    /// Whether a data plane can see the endpoints of this slice: its service is served in the family.
+    fn shows(&self, part: &Part) -> bool {
+        self.spec.as_ref().is_some_and(|spec| spec.serves(part.family))
+    }
 }
 
 #[derive(Debug)]
@@ -203,19 +210,28 @@ impl Tracker {
         if self.slices.get(&key).is_some_and(|owned| owned.service != service) {
             self.delete_slice(&key);
         }
-        let Some(part) = Part::new(slice, &self.options.node_name, &mut self.zone_lists) else {
-            return self.delete_slice(&key);
+        let part = if self.options.families.contains(&slice.family) {
+            Part::new(slice, &self.options.node_name, &mut self.zone_lists)
+        } else {
+            None
         };
+        let Some(part) = part else { return self.delete_slice(&key) };
         let zone = self.node.as_ref().and_then(|node| node.zone.as_deref());
-        let parts = &mut self.services.entry(service.clone()).or_default().parts;
-        let old = parts.iter().position(|old| old.key == key);
-        let same = old.is_some_and(|at| parts[at].looks_like(&part, zone));
-        match old {
-            Some(at) => parts[at] = part,
-            None => parts.push(part),
+        let entry = self.services.entry(service.clone()).or_default();
+        let old = entry.parts.iter().position(|old| old.key == key);
+        let same = old.is_some_and(|at| entry.parts[at].looks_like(&part, zone));
+        let seen = !same && (entry.shows(&part) || old.is_some_and(|at| entry.shows(&entry.parts[at])));
+        if let Some(at) = old {
+            entry.parts[at] = part;
+        } else {
+            if entry.parts.is_empty() {
+                // most services have one slice: room for four would be a fifth of all the memory
+                entry.parts.reserve_exact(1);
+            }
+            entry.parts.push(part);
         }
         self.slices.insert(key, Owned { service: service.clone(), epoch });
-        if !same {
+        if seen {
             self.changes.endpoint_changes += 1;
             self.changes.triggers.extend(triggered);
             self.dirty.insert(service);
@@ -224,12 +240,14 @@ impl Tracker {
 
     fn delete_slice(&mut self, key: &ObjectKey) {
         let Some(Owned { service, .. }) = self.slices.remove(key) else { return };
-        if let Some(entry) = self.services.get_mut(&service) {
-            entry.parts.retain(|part| part.key != *key);
+        let Some(entry) = self.services.get_mut(&service) else { return };
+        let Some(at) = entry.parts.iter().position(|part| part.key == *key) else { return };
+        let part = entry.parts.swap_remove(at);
+        if entry.shows(&part) {
+            self.changes.endpoint_changes += 1;
+            self.dirty.insert(service.clone());
         }
-        self.changes.endpoint_changes += 1;
         self.forget_if_empty(&service);
-        self.dirty.insert(service);
     }
 
     fn forget_if_empty(&mut self, key: &ObjectKey) {
@@ -244,8 +262,9 @@ impl Tracker {
         }
         let zone = |node: &Option<Node>| node.as_ref().and_then(|node| node.zone.clone());
         if zone(&self.node) != zone(&node) {
-            let hinted =
-                self.services.iter().filter(|(_, entry)| entry.parts.iter().any(Part::has_zone_hints));
+            let hinted = self.services.iter().filter(|(_, entry)| {
+                entry.parts.iter().any(|part| part.has_zone_hints() && entry.shows(part))
+            });
             self.dirty.extend(hinted.map(|(key, _)| key.clone()));
         }
         let addresses = |node: &Option<Node>| node.as_ref().map(|node| node.addresses.clone());
@@ -339,11 +358,11 @@ impl Tracker {
 
     /// The frontends that services have lost to others since the last call.
     pub fn take_conflicts(&mut self) -> Vec<Conflict> {
-        self.claims
-            .take_lost()
-            .into_iter()
-            .filter_map(|(lost, holder)| self.conflict(&lost, &holder))
-            .collect()
+        let lost = self.claims.take_lost();
+        // a node port lost in both families is one conflict
+        let conflicts: BTreeSet<_> =
+            lost.iter().filter_map(|(lost, holder)| self.conflict(lost, holder)).collect();
+        conflicts.into_iter().collect()
     }
 
     fn conflict(&self, lost: &Claim, holder: &Claim) -> Option<Conflict> {
@@ -362,9 +381,20 @@ impl Tracker {
         })
     }
 
-    /// How many different addresses of this node are ready endpoints of the service.
+    /// How many ready endpoints of the service are on this node: different addresses, of the family that has more, as a
+    /// pod has one of each. Ready is what it is in the list for policy Local, so that both say the same.
     pub fn local_ready_endpoints(&self, key: &ObjectKey) -> usize {
-        self.services.get(key).map_or(0, |entry| crate::slices::local_ready_addresses(&entry.parts))
+        let Some(entry) = self.services.get(key) else { return 0 };
+        let Some(spec) = &entry.spec else { return 0 };
+        let served = self.options.families.iter().filter(|family| spec.serves(**family));
+        let counts = served.map(|family| {
+            let ports = spec.ports.iter();
+            let candidates =
+                ports.flat_map(|port| merge(&entry.parts, *family, &port.name, port.protocol, None));
+            let ready = candidates.filter(|one| one.local && one.state.is_ready());
+            ready.map(|one| one.endpoint.address).collect::<HashSet<_>>().len()
+        });
+        counts.max().unwrap_or(0)
     }
 
     /// Services whose health is checked at a port of the node: load balancers with external policy Local.

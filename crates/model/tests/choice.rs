@@ -168,3 +168,31 @@ fn health_checks_count_ready_addresses_of_this_node() {
     world.tell([Event::SliceDeleted(key("s-1")), Event::SliceDeleted(key("s-2"))]);
     assert_eq!(world.0.local_ready_endpoints(&key("s")), 0);
 }
+
+#[test]
+fn a_pod_with_an_address_of_each_family_is_one_to_health_checks() {
+    let dual = Service { cluster_ips: vec![ip("203.0.113.1"), ip("2001:db8:c::1")], ..service("s", 1) };
+    let world = World::of([
+        Event::Service(dual),
+        Event::Slice(slice("s-4", "s", vec![local("198.51.100.1")])),
+        Event::Slice(slice("s-6", "s", vec![local("2001:db8::1")])),
+    ]);
+    assert_eq!(world.0.local_ready_endpoints(&key("s")), 1);
+}
+
+#[test]
+fn health_checks_count_what_the_local_list_holds_as_ready() {
+    let published = SliceEndpoint { terminating: true, ..local("198.51.100.1") };
+    let world = |new: Vec<SliceEndpoint>| {
+        let service = Service { internal_policy: Policy::Local, ..service("s", 1) };
+        World::of([
+            Event::Service(service),
+            Event::Slice(slice("old", "s", vec![published.clone()])),
+            Event::Slice(slice("new", "s", new)),
+        ])
+    };
+    let seen = |world: &World| (world.local("s"), world.0.local_ready_endpoints(&key("s")));
+    assert_eq!(seen(&world(vec![])), (vec![1], 1));
+    // its address went to a new pod, which is not ready yet
+    assert_eq!(seen(&world(vec![not_ready(local("198.51.100.1"))])), (vec![], 0));
+}

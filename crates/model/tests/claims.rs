@@ -91,3 +91,14 @@ fn a_service_that_loses_everything_has_no_ports_left() {
     world.tell([Event::Service(Service { internal_policy: Policy::Local, ..created(service("a", 7), 1) })]);
     assert_eq!(world.frontends("b"), [Frontend::ClusterIp(ip("203.0.113.1"))]);
 }
+
+#[test]
+fn a_node_port_that_is_lost_in_both_families_is_one_conflict() {
+    let dual = |name: &str, host: u8| {
+        let mut service = node_port_service(name, host, 30090);
+        service.cluster_ips.push(ip(&format!("2001:db8:c::{host}")));
+        Event::Service(service)
+    };
+    let mut world = World::of([dual("a", 1), dual("b", 2)]);
+    assert_eq!(world.0.take_conflicts().len(), 1);
+}

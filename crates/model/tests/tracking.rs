@@ -6,7 +6,9 @@ mod support;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
-use kube_proxy_model::{Event, Family, Kind, ObjectKey, Policy, ResolvedService, Service, Slice};
+use kube_proxy_model::{
+    Event, Family, Kind, ObjectKey, Policy, ResolvedService, Service, Slice, Tracker, TrackerOptions,
+};
 use proptest::prelude::*;
 use support::*;
 
@@ -24,6 +26,36 @@ fn what_no_data_plane_can_see_is_no_change() {
     };
     world.tell([Event::Slice(touched), Event::Service(service("s", 1))]);
     assert!(!world.0.has_changes());
+}
+
+#[test]
+fn the_order_of_one_address_told_twice_is_no_change() {
+    let twice = || vec![for_zones(remote("198.51.100.1"), &["a"]), for_zones(remote("198.51.100.1"), &["b"])];
+    let mut world =
+        World::of([node_in("a"), Event::Service(service("s", 1)), Event::Slice(slice("s-1", "s", twice()))]);
+    world.dirty();
+    let mut turned = twice();
+    turned.reverse();
+    world.tell([Event::Slice(slice("s-1", "s", turned))]);
+    assert!(!world.0.has_changes());
+}
+
+#[test]
+fn slices_that_no_served_service_shows_are_no_change() {
+    let v6 = || Event::Slice(slice("s-6", "s", vec![remote("2001:db8::1")]));
+    let mut world = World::of([Event::Service(service("s", 1))]);
+    world.dirty();
+    world.tell([v6(), Event::SliceDeleted(key("s-6"))]);
+    world.tell([
+        Event::Slice(slice("x", "headless", vec![remote("198.51.100.1")])),
+        Event::SliceDeleted(key("x")),
+    ]);
+    assert!(!world.0.has_changes(), "neither of another family nor of no service");
+    // but they are there when the service comes to show them
+    let dual = Service { cluster_ips: vec![ip("203.0.113.1"), ip("2001:db8:c::1")], ..service("s", 1) };
+    world.tell([v6(), Event::Service(dual)]);
+    let resolved = world.0.resolve(&key("s"), Family::V6).unwrap();
+    assert_eq!(resolved.ports[0].cluster.len(), 1);
 }
 
 #[test]
@@ -124,13 +156,26 @@ fn service_cidrs_are_facts_and_the_same_ones_again_are_no_change() {
     assert_eq!(world.0.service_cidrs().len(), 1);
 }
 
+fn v4_only() -> TrackerOptions {
+    TrackerOptions { node_name: NODE.into(), families: vec![Family::V4], allow_external_ips: true }
+}
+
+#[test]
+fn what_is_of_a_family_that_is_not_served_is_no_change() {
+    let dual = Service { cluster_ips: vec![ip("203.0.113.1"), ip("2001:db8:c::1")], ..service("s", 1) };
+    let mut world = World(Tracker::new(v4_only()));
+    world.tell([Event::Service(dual)]);
+    world.dirty();
+    world.tell([
+        Event::Slice(slice("s-6", "s", vec![remote("2001:db8::1")])),
+        Event::SliceDeleted(key("s-6")),
+    ]);
+    assert!(!world.0.has_changes());
+}
+
 #[test]
 fn external_ips_can_be_switched_off() {
-    let mut tracker = kube_proxy_model::Tracker::new(kube_proxy_model::TrackerOptions {
-        node_name: NODE.into(),
-        families: vec![Family::V4],
-        allow_external_ips: false,
-    });
+    let mut tracker = Tracker::new(TrackerOptions { allow_external_ips: false, ..v4_only() });
     tracker.apply(Event::Service(Service { external_ips: vec![ip("203.0.113.150")], ..service("s", 1) }));
     assert_eq!(tracker.resolve(&key("s"), Family::V4).unwrap().ports[0].frontends.len(), 1);
 }
@@ -195,19 +240,22 @@ fn any_service() -> impl Strategy<Value = Service> {
 
 fn any_slice() -> impl Strategy<Value = Slice> {
     let endpoint = (1_u8..9, 0_u8..4, any::<bool>(), proptest::option::of(prop_oneof![Just("a"), Just("b")]));
-    (0_u8..6, 0_u8..8, proptest::collection::vec(endpoint, 0..5)).prop_map(|(service, number, endpoints)| {
-        let endpoints = endpoints.into_iter().map(|(host, state, is_local, zone)| {
-            let address = format!("198.51.100.{host}");
-            let endpoint = if is_local { local(&address) } else { remote(&address) };
-            let endpoint = zone.map_or(endpoint.clone(), |zone| for_zones(endpoint, &[zone]));
-            match state {
-                0 | 1 => endpoint,
-                2 => draining(endpoint),
-                _ => not_ready(endpoint),
-            }
-        });
-        slice(&format!("x{number}"), &format!("s{service}"), endpoints.collect())
-    })
+    let v6 = prop::bool::weighted(0.3);
+    (0_u8..6, 0_u8..8, v6, proptest::collection::vec(endpoint, 0..5)).prop_map(
+        |(service, number, v6, endpoints)| {
+            let endpoints = endpoints.into_iter().map(|(host, state, is_local, zone)| {
+                let address = if v6 { format!("2001:db8::{host}") } else { format!("198.51.100.{host}") };
+                let endpoint = if is_local { local(&address) } else { remote(&address) };
+                let endpoint = zone.map_or(endpoint.clone(), |zone| for_zones(endpoint, &[zone]));
+                match state {
+                    0 | 1 => endpoint,
+                    2 => draining(endpoint),
+                    _ => not_ready(endpoint),
+                }
+            });
+            slice(&format!("x{number}"), &format!("s{service}"), endpoints.collect())
+        },
+    )
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
