@@ -1,15 +1,14 @@
-//! What counts as a change, and that order makes no difference.
+//! What counts as a change.
 #![allow(clippy::unwrap_used)]
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 use std::time::{Duration, SystemTime};
 
 use kube_proxy_model::{
-    Event, Family, Kind, ObjectKey, Policy, ResolvedService, Service, Slice, Tracker, TrackerOptions,
+    Event, Family, Frontend, Kind, Policy, Service, ServiceType, Slice, Tracker, TrackerOptions,
 };
-use proptest::prelude::*;
 use support::*;
 
 #[test]
@@ -189,160 +188,156 @@ fn addresses_of_a_family_without_cluster_ip_or_that_is_not_served_are_left_out()
 }
 
 #[test]
-fn a_node_within_the_source_ranges_may_use_the_address_as_its_own_source() {
-    let service = Service {
-        load_balancer_ips: vec![ip("203.0.113.200")],
-        source_ranges: vec!["192.0.2.0/24".parse().unwrap(), "2001:db8:a::/64".parse().unwrap()],
+fn a_zone_that_was_hidden_by_another_shows_when_the_node_moves() {
+    let hinted = |zone: &str| {
+        let endpoints =
+            vec![for_zones(remote("198.51.100.1"), &["a"]), for_zones(remote("198.51.100.2"), &[zone])];
+        Event::Slice(slice("s-1", "s", endpoints))
+    };
+    let mut world = World::of([node_in("a"), Event::Service(service("s", 1)), hinted("b")]);
+    let plain = Event::Slice(slice("p-1", "p", vec![remote("198.51.100.9")]));
+    world.tell([Event::Service(service("p", 2)), plain]);
+    world.dirty();
+    world.tell([hinted("c")]);
+    assert!(!world.0.has_changes(), "both are for others");
+    world.tell([node_in("c")]);
+    assert_eq!((world.dirty(), world.cluster("s")), (vec!["s".to_owned()], vec![2]));
+}
+
+#[test]
+fn a_service_of_which_nothing_is_served_any_more_is_gone_but_its_slices_stay() {
+    let endpoint = || vec![remote("198.51.100.1")];
+    for nothing in [
+        Service { ports: vec![], ..service("s", 1) },
+        Service { cluster_ips: vec![ip("2001:db8:c::1")], ..service("s", 1) },
+    ] {
+        let mut world = World(Tracker::new(v4_only()));
+        world.tell([Event::Service(service("s", 1)), Event::Slice(slice("s-1", "s", endpoint()))]);
+        world.dirty();
+        world.tell([Event::Service(nothing)]);
+        assert_eq!(world.dirty(), ["s"]);
+        assert!(world.service("s").is_none() && world.0.service_keys().next().is_none());
+        world.tell([Event::Service(service("s", 1))]);
+        assert_eq!(world.cluster("s"), [1]);
+    }
+}
+
+#[test]
+fn changes_are_counted_by_what_they_are_of() {
+    let told = |host: u8| Event::Slice(slice("s-1", "s", vec![remote(&format!("198.51.100.{host}"))]));
+    let mut world = World::of([
+        Event::Service(service("s", 1)),
+        Event::Service(node_port_service("s", 1, 30080)),
+        told(1),
+        told(2),
+        told(2),
+        Event::SliceDeleted(key("s-1")),
+        node_in("a"),
+    ]);
+    let changes = world.0.take_changes();
+    assert_eq!((changes.service_changes, changes.endpoint_changes), (2, 3));
+    world.tell([Event::ServiceDeleted(key("s"))]);
+    let changes = world.0.take_changes();
+    assert_eq!((changes.service_changes, changes.endpoint_changes, changes.facts), (1, 0, false));
+}
+
+#[test]
+fn a_node_that_is_not_told_again_is_gone() {
+    let mut world = World::of([node_in("a")]);
+    world.dirty();
+    world.tell([Event::Begin(Kind::Node), node_in("a"), Event::End(Kind::Node)]);
+    assert!(!world.0.has_changes() && world.0.node().is_some());
+    world.tell([Event::Begin(Kind::Node), Event::End(Kind::Node)]);
+    assert!(world.0.take_changes().facts && world.0.node().is_none());
+}
+
+#[test]
+fn health_is_checked_at_load_balancers_with_external_policy_local() {
+    let balancer = Service {
+        kind: ServiceType::LoadBalancer,
+        external_policy: Policy::Local,
+        health_check_node_port: NonZeroU16::new(32534),
         ..service("s", 1)
     };
-    let mut world = World::of([Event::Service(service)]);
-    let ranges = |world: &World| {
-        let ranges = world.service("s").unwrap().source_ranges;
-        ranges.iter().map(ToString::to_string).collect::<Vec<_>>()
+    let cases = [
+        (balancer.clone(), vec![32534]),
+        (Service { health_check_node_port: NonZeroU16::new(32600), ..balancer.clone() }, vec![32600]),
+        (Service { external_policy: Policy::Cluster, ..balancer.clone() }, vec![]),
+        (Service { kind: ServiceType::NodePort, ..balancer.clone() }, vec![]),
+        (Service { health_check_node_port: None, ..balancer }, vec![]),
+    ];
+    let mut world = World::of([]);
+    for (service, ports) in cases {
+        world.tell([Event::Service(service.clone())]);
+        let checked: Vec<_> = world.0.health_check_node_ports().map(|(_, port)| port).collect();
+        assert_eq!(checked, ports, "{service:?}");
+    }
+}
+
+#[test]
+fn each_address_of_a_service_has_one_role() {
+    use Frontend::{ClusterIp, ExternalIp, LoadBalancerIp};
+    let service = Service {
+        load_balancer_ips: vec![ip("203.0.113.200"), ip("203.0.113.1"), ip("203.0.113.200")],
+        external_ips: vec![ip("203.0.113.200"), ip("203.0.113.1"), ip("203.0.113.150")],
+        ..service("s", 1)
     };
-    assert_eq!(ranges(&world), ["192.0.2.0/24"]);
+    assert_eq!(
+        World::of([Event::Service(service)]).frontends("s"),
+        [
+            ClusterIp(ip("203.0.113.1")),
+            ExternalIp(ip("203.0.113.150")),
+            LoadBalancerIp(ip("203.0.113.200")) // its source ranges must not be passed by
+        ]
+    );
+}
+
+// --- source ranges ---------------------------------------------------------------------------------------------------
+
+/// A load balancer 203.0.113.200 and 2001:db8:d::200, with an external IP too, for clients in these ranges.
+fn restricted(ranges: &[&str]) -> Service {
+    Service {
+        cluster_ips: vec![ip("203.0.113.1"), ip("2001:db8:c::1")],
+        load_balancer_ips: vec![ip("203.0.113.200"), ip("2001:db8:d::200")],
+        external_ips: vec![ip("203.0.113.150")],
+        source_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+        ..service("s", 1)
+    }
+}
+
+fn sources(world: &World, family: Family) -> Vec<String> {
+    let ranges = world.0.resolve(&key("s"), family).unwrap().source_ranges;
+    ranges.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn source_ranges_are_those_of_the_family_and_everybody_is_no_restriction() {
+    let cases: [(&[&str], &[&str]); 5] = [
+        (&[], &[]),
+        (&["198.51.100.7/24", "198.51.100.0/24"], &["198.51.100.0/24"]),
+        (&["198.51.100.0/24", "2001:db8:b::/64"], &["198.51.100.0/24"]),
+        (&["2001:db8:b::/64"], &[]),
+        (&["198.51.100.0/24", "0.0.0.0/0"], &[]),
+    ];
+    for (given, v4) in cases {
+        let world = World::of([node_in("a"), Event::Service(restricted(given))]);
+        assert_eq!(sources(&world, Family::V4), v4, "{given:?}");
+    }
+}
+
+#[test]
+fn a_node_within_the_source_ranges_may_use_the_balancers_address_as_its_own_source() {
+    let mut world = World::of([Event::Service(restricted(&["192.0.2.0/24", "2001:db8:b::/64"]))]);
+    world.tell([Event::Service(service("open", 2))]);
+    assert_eq!(sources(&world, Family::V4), ["192.0.2.0/24"]);
     world.dirty();
     world.tell([node_in("a")]);
     assert_eq!(world.dirty(), ["s"]);
-    assert_eq!(ranges(&world), ["192.0.2.0/24", "203.0.113.200/32"]);
-}
-
-// --- order makes no difference ---------------------------------------------------------------------------------------
-
-/// The final state of a small cluster.
-#[derive(Clone, Debug)]
-struct Cluster {
-    services: Vec<Service>,
-    slices: Vec<Slice>,
-}
-
-fn any_service() -> impl Strategy<Value = Service> {
-    (0_u8..6, 0_i64..3, 0_u8..4, proptest::option::of(30000_u16..30003), any::<[bool; 3]>()).prop_map(
-        |(number, created, external, node_port, [internal_local, external_local, dual])| {
-            let mut service = match node_port {
-                Some(port) => node_port_service(&format!("s{number}"), number, port),
-                None => service(&format!("s{number}"), number),
-            };
-            let policy = |local| if local { Policy::Local } else { Policy::Cluster };
-            service.created = created;
-            service.internal_policy = policy(internal_local);
-            service.external_policy = policy(external_local);
-            if external > 0 {
-                service.external_ips = vec![std::net::IpAddr::from([203, 0, 113, 200 + external])];
-            }
-            if dual {
-                service.cluster_ips.push(format!("2001:db8:c::{number}").parse().unwrap());
-            }
-            service
-        },
-    )
-}
-
-fn any_slice() -> impl Strategy<Value = Slice> {
-    let endpoint = (1_u8..9, 0_u8..4, any::<bool>(), proptest::option::of(prop_oneof![Just("a"), Just("b")]));
-    let v6 = prop::bool::weighted(0.3);
-    (0_u8..6, 0_u8..8, v6, proptest::collection::vec(endpoint, 0..5)).prop_map(
-        |(service, number, v6, endpoints)| {
-            let endpoints = endpoints.into_iter().map(|(host, state, is_local, zone)| {
-                let address = if v6 { format!("2001:db8::{host}") } else { format!("198.51.100.{host}") };
-                let endpoint = if is_local { local(&address) } else { remote(&address) };
-                let endpoint = zone.map_or(endpoint.clone(), |zone| for_zones(endpoint, &[zone]));
-                match state {
-                    0 | 1 => endpoint,
-                    2 => draining(endpoint),
-                    _ => not_ready(endpoint),
-                }
-            });
-            slice(&format!("x{number}"), &format!("s{service}"), endpoints.collect())
-        },
-    )
-}
-
-fn any_event() -> impl Strategy<Value = Event> {
-    prop_oneof![
-        5 => any_service().prop_map(Event::Service),
-        2 => (0_u8..6).prop_map(|number| Event::ServiceDeleted(key(&format!("s{number}")))),
-        5 => any_slice().prop_map(Event::Slice),
-        2 => (0_u8..8).prop_map(|number| Event::SliceDeleted(key(&format!("x{number}")))),
-        1 => prop_oneof![Just("a"), Just("b")].prop_map(node_in),
-    ]
-}
-
-/// What is there after these events.
-fn outcome(events: &[Event]) -> (Cluster, Event) {
-    let mut services = BTreeMap::new();
-    let mut slices = BTreeMap::new();
-    let mut node = Event::NodeDeleted;
-    for event in events.iter().cloned() {
-        match event {
-            Event::Service(service) => drop(services.insert(service.key.clone(), service)),
-            Event::ServiceDeleted(key) => drop(services.remove(&key)),
-            Event::Slice(slice) => drop(slices.insert(slice.key.clone(), slice)),
-            Event::SliceDeleted(key) => drop(slices.remove(&key)),
-            event => node = event,
-        }
-    }
-    (Cluster { services: services.into_values().collect(), slices: slices.into_values().collect() }, node)
-}
-
-fn everything(world: &World) -> BTreeMap<(ObjectKey, Family), ResolvedService> {
-    let mut all = BTreeMap::new();
-    for number in 0..6 {
-        for family in [Family::V4, Family::V6] {
-            let key = key(&format!("s{number}"));
-            if let Some(service) = world.0.resolve(&key, family) {
-                all.insert((key, family), service);
-            }
-        }
-    }
-    all
-}
-
-proptest! {
-    #[test]
-    fn any_way_to_a_state_means_the_same_as_being_told_that_state(
-        events in proptest::collection::vec(any_event(), 0..60),
-        order in any::<proptest::sample::Index>(),
-    ) {
-        let history = World::of(events.clone());
-        let (cluster, node) = outcome(&events);
-        let mut told: Vec<_> = cluster.services.into_iter().map(Event::Service).collect();
-        told.extend(cluster.slices.into_iter().map(Event::Slice));
-        if !told.is_empty() {
-            let turn = order.index(told.len());
-            told.rotate_left(turn);
-        }
-        told.push(node);
-        prop_assert_eq!(everything(&history), everything(&World::of(told)));
-    }
-
-    #[test]
-    fn every_service_that_means_something_else_is_told_of(
-        events in proptest::collection::vec(any_event(), 0..40),
-    ) {
-        let mut world = World::of([]);
-        for event in events {
-            let before = everything(&world);
-            world.tell([event.clone()]);
-            let after = everything(&world);
-            let dirty = world.0.take_changes().services;
-            for key in before.keys().chain(after.keys()) {
-                let changed = before.get(key) != after.get(key);
-                prop_assert!(!changed || dirty.contains(&key.0), "{:?} changed {:?} and was not told of", event, key);
-            }
-        }
-    }
-
-    #[test]
-    fn telling_the_same_again_changes_nothing(events in proptest::collection::vec(any_event(), 0..40)) {
-        let mut world = World::of(events.clone());
-        world.tell(all_known());
-        world.0.take_changes();
-        let (cluster, _) = outcome(&events);
-        world.tell([Event::Begin(Kind::Service), Event::Begin(Kind::Slice)]);
-        world.tell(cluster.slices.into_iter().map(Event::Slice));
-        world.tell(cluster.services.into_iter().map(Event::Service));
-        world.tell([Event::End(Kind::Service), Event::End(Kind::Slice)]);
-        prop_assert!(!world.0.has_changes());
-    }
+    assert_eq!(sources(&world, Family::V4), ["192.0.2.0/24", "203.0.113.200/32"]);
+    assert_eq!(sources(&world, Family::V6), ["2001:db8:b::/64"], "the node's IPv6 address is in no range");
+    world.tell([Event::NodeDeleted]);
+    assert_eq!(
+        (world.dirty(), sources(&world, Family::V4)),
+        (vec!["s".to_owned()], vec!["192.0.2.0/24".into()])
+    );
 }
