@@ -316,9 +316,10 @@ impl Tracker {
             }
             frontends.sort_unstable();
             let external = frontends.iter().any(crate::Frontend::is_external);
+            let internal = !frontends.iter().all(crate::Frontend::is_external);
             let cluster = external || spec.internal_policy == Policy::Cluster;
-            let local =
-                spec.internal_policy == Policy::Local || (external && spec.external_policy == Policy::Local);
+            let local = (internal && spec.internal_policy == Policy::Local)
+                || (external && spec.external_policy == Policy::Local);
             let choice =
                 choose(&merge(&entry.parts, family, &port.name, port.protocol, zone), cluster, local);
             ports.push(ResolvedPort {

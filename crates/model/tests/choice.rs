@@ -83,6 +83,14 @@ fn lists_that_no_frontend_needs_are_left_out() {
     let inner = Service { internal_policy: Policy::Local, ..service("i", 2) };
     let inside = World::of([Event::Service(inner), Event::Slice(slice("i-1", "i", endpoints()))]);
     assert_eq!((inside.cluster("i"), inside.local("i")), (vec![], vec![1]));
+    // its cluster IP went to an older service
+    let robbed = Service { created: 1, internal_policy: Policy::Local, ..node_port_service("r", 2, 30080) };
+    let outside = World::of([
+        Event::Service(service("i", 2)),
+        Event::Service(robbed),
+        Event::Slice(slice("r-1", "r", endpoints())),
+    ]);
+    assert_eq!((outside.cluster("r"), outside.local("r")), (vec![1, 2], vec![]));
 }
 
 #[test]

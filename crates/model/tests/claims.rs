@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::num::NonZeroU16;
+
 use kube_proxy_model::{Event, Family, Frontend, Policy, Service};
 use support::*;
 
@@ -90,6 +92,38 @@ fn a_service_that_loses_everything_has_no_ports_left() {
     assert!(world.service("b").is_none());
     world.tell([Event::Service(Service { internal_policy: Policy::Local, ..created(service("a", 7), 1) })]);
     assert_eq!(world.frontends("b"), [Frontend::ClusterIp(ip("203.0.113.1"))]);
+}
+
+#[test]
+fn each_conflict_names_what_is_lost_to_whom_and_why() {
+    let rich = |name: &str, seconds| {
+        let service = Service {
+            external_ips: vec![ip("203.0.113.150")],
+            load_balancer_ips: vec![ip("203.0.113.200")],
+            ..node_port_service(name, 1, 30080)
+        };
+        created(service, seconds)
+    };
+    let mut twice = service("twice", 7);
+    twice.ports = vec![port("x", 80), port("y", 80)];
+    twice.ports.iter_mut().for_each(|port| port.node_port = NonZeroU16::new(30081));
+    let mut world = World::of([rich("b", 1), rich("c", 1), rich("a", 2), twice].map(Event::Service));
+    let sentences: Vec<_> = world.0.take_conflicts().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        sentences,
+        [
+            "service web/a: cluster IP 203.0.113.1 port 80/tcp is already taken by web/b (created earlier); skipped",
+            "service web/a: external IP 203.0.113.150 port 80/tcp is already taken by web/b (created earlier); skipped",
+            "service web/a: load balancer IP 203.0.113.200 port 80/tcp is already taken by web/b (created earlier); skipped",
+            "service web/a: node port 30080/tcp is already taken by web/b (created earlier); skipped",
+            "service web/c: cluster IP 203.0.113.1 port 80/tcp is already taken by web/b (as old, and its name sorts first); skipped",
+            "service web/c: external IP 203.0.113.150 port 80/tcp is already taken by web/b (as old, and its name sorts first); skipped",
+            "service web/c: load balancer IP 203.0.113.200 port 80/tcp is already taken by web/b (as old, and its name sorts first); skipped",
+            "service web/c: node port 30080/tcp is already taken by web/b (as old, and its name sorts first); skipped",
+            "service web/twice port y: cluster IP 203.0.113.7 port 80/tcp is already taken by an earlier port of the same service; skipped",
+            "service web/twice port y: node port 30081/tcp is already taken by an earlier port of the same service; skipped",
+        ]
+    );
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn come_and_go(world: &mut World, round: u16) {
         service.kind = ServiceType::LoadBalancer;
         service.external_policy = Policy::Local;
         service.health_check_node_port = NonZeroU16::new(32000);
-        let zone = format!("zone-{}", round % 8);
+        let zone = format!("zone-{round}");
         let endpoints = vec![for_zones(local("198.51.100.1"), &[&zone]), draining(remote("198.51.100.2"))];
         world.tell([Event::Service(service), Event::Slice(slice(name, name, endpoints))]);
     }
