@@ -4,8 +4,10 @@
 //! - [`socket`]: sending them and reading answers;
 //! - [`route`]: links, addresses, routes, address events;
 //! - [`namespace`]: network namespaces, and threads and processes in them;
+//! - [`conntrack`]: tracked flows, listed and deleted;
 //! - `nftables`: tables, chains, rules, sets, their elements, and change events.
 
+pub mod conntrack;
 pub mod message;
 pub mod namespace;
 pub mod nftables;
