@@ -116,6 +116,7 @@ fn service(family: Family, number: u8, shape: &Shape) -> ResolvedService {
         local: cluster.iter().filter(|backend| backend.local).copied().collect(),
         any_endpoint: !cluster.is_empty(),
         cluster: cluster.clone(),
+        departed: vec![],
     };
     let mut ports = vec![port("http", 80, 30000 + host)];
     if shape.second_port {

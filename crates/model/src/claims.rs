@@ -12,8 +12,8 @@ use std::ops::Bound;
 use crate::{Family, Frontend, ObjectKey, Protocol};
 
 /// Where connections arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
     /// At this address.
     Address(IpAddr),
     /// At the node's addresses of this family.
@@ -21,11 +21,24 @@ pub(crate) enum Place {
 }
 
 /// What only one service port can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Site {
-    pub(crate) place: Place,
-    pub(crate) protocol: Protocol,
-    pub(crate) port: u16,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Site {
+    /// Address, or the node's addresses.
+    pub place: Place,
+    /// Protocol of the connections.
+    pub protocol: Protocol,
+    /// Port they arrive at.
+    pub port: u16,
+}
+
+impl Site {
+    /// The family of the connections that arrive there.
+    pub fn family(&self) -> Family {
+        match self.place {
+            Place::Address(address) => Family::of(address),
+            Place::Node(family) => family,
+        }
+    }
 }
 
 /// A service port wants a site. The order is that of precedence: of the claims to one site the smallest holds.
@@ -51,6 +64,12 @@ impl Claims {
     /// Whether the claim has its site.
     pub(crate) fn holds(&self, claim: &Claim) -> bool {
         self.before(claim).is_none()
+    }
+
+    /// The claim that has the site.
+    pub(crate) fn holder(&self, site: Site) -> Option<&Claim> {
+        let first = Claim { site, created: i64::MIN, service: ObjectKey::new("", ""), index: 0 };
+        self.all.range(first..).next().filter(|claim| claim.site == site)
     }
 
     /// One service's claims, sorted, change from `old` to `new`. Adds to `affected` the services that win or lose a

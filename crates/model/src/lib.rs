@@ -8,13 +8,15 @@
 
 mod choice;
 mod claims;
+mod departures;
 mod object;
 mod resolved;
 mod service;
 mod slices;
 mod tracker;
 
-pub use claims::{Conflict, Precedence};
+pub use claims::{Conflict, Place, Precedence, Site};
+pub use departures::Departure;
 pub use object::{
     Endpoint, Event, Family, Hints, Kind, Node, ObjectKey, Policy, Protocol, Service, ServicePort,
     ServiceType, Slice, SliceEndpoint, SlicePort,

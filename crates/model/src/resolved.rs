@@ -42,6 +42,8 @@ pub struct ResolvedPort {
     pub local: Vec<Backend>,
     /// Some endpoint could be used, here or elsewhere: tells "none at all" from "none on this node".
     pub any_endpoint: bool,
+    /// Endpoints that were in its slices not long ago and are in none of them now, sorted.
+    pub departed: Vec<Endpoint>,
 }
 
 /// Where clients connect to.

@@ -21,22 +21,28 @@ pub(crate) enum State {
     ReadyTerminating,
     /// Terminating and still serving (KEP-1669).
     Draining,
+    /// Terminating, and takes no new connections.
+    Ending,
 }
 
 impl State {
-    /// `None` for an endpoint that is as good as gone.
-    fn of(endpoint: &SliceEndpoint) -> Option<Self> {
+    fn of(endpoint: &SliceEndpoint) -> Self {
         match (endpoint.ready, endpoint.terminating, endpoint.serving) {
-            (true, false, _) => Some(Self::Ready),
-            (false, false, _) => Some(Self::NotReady),
-            (true, true, _) => Some(Self::ReadyTerminating),
-            (false, true, true) => Some(Self::Draining),
-            (false, true, false) => None,
+            (true, false, _) => Self::Ready,
+            (false, false, _) => Self::NotReady,
+            (true, true, _) => Self::ReadyTerminating,
+            (false, true, true) => Self::Draining,
+            (false, true, false) => Self::Ending,
         }
     }
 
     pub(crate) fn is_ready(self) -> bool {
         matches!(self, Self::Ready | Self::ReadyTerminating)
+    }
+
+    /// Answers those that are connected to it.
+    pub(crate) fn is_serving(self) -> bool {
+        self.is_ready() || self == Self::Draining
     }
 }
 
@@ -117,7 +123,7 @@ impl Part {
         let mut zones = Vec::new();
         let mut members: Vec<Member> = Vec::with_capacity(slice.endpoints.len());
         for endpoint in slice.endpoints {
-            let Some(state) = State::of(&endpoint) else { continue };
+            let state = State::of(&endpoint);
             let SliceEndpoint { address, local, hints, .. } = endpoint;
             let hints = hints.map_or_else(Hints::default, |hints| *hints);
             let node = Hint::of(&hints.nodes, Some(node_name));
@@ -157,6 +163,26 @@ impl Part {
             && self.members.iter().zip(&other.members).all(|(a, b)| seen_of(self, a) == seen_of(other, b))
     }
 
+    /// What was served or at least listed here, and is not so in `successor`. An endpoint that moves to another slice
+    /// is among them.
+    pub(crate) fn left_behind<'a>(
+        &'a self,
+        successor: Option<&'a Self>,
+    ) -> impl Iterator<Item = (&'a SlicePort, Endpoint)> {
+        self.ports.iter().flat_map(move |port| {
+            let successor = successor.filter(|part| part.ports.contains(port));
+            let left = self.members.iter().filter(move |member| {
+                !successor.is_some_and(|part| {
+                    let of_address = part.members.partition_point(|other| other.address < member.address);
+                    let twins = part.members[of_address..].iter();
+                    let mut twins = twins.take_while(|other| other.address == member.address);
+                    twins.any(|other| other.state.is_serving() || !member.state.is_serving())
+                })
+            });
+            left.map(move |member| (port, Endpoint { address: member.address, port: port.port }))
+        })
+    }
+
     fn zone_hint(&self, member: &Member, zone: Option<&str>) -> Hint {
         let list = usize::from(member.zones).checked_sub(1).and_then(|index| self.zones.get(index));
         Hint::of(list.map_or(&[], |list| &list[..]), zone)
@@ -182,7 +208,23 @@ pub(crate) struct Candidate {
     pub(crate) zone: Hint,
 }
 
-/// The endpoints of one service port, named `name`, of all slices of the family; each address and port once, sorted.
+/// What the slices of the family have for one service port, named `name`.
+fn listed<'a>(
+    parts: &'a [Part],
+    family: Family,
+    name: &'a str,
+    protocol: Protocol,
+) -> impl Iterator<Item = (&'a Part, &'a Member, Endpoint)> {
+    parts.iter().filter(move |part| part.family == family).flat_map(move |part| {
+        let ports = part.ports.iter().filter(move |port| *port.name == *name && port.protocol == protocol);
+        ports.flat_map(move |port| {
+            let endpoint = |member: &Member| Endpoint { address: member.address, port: port.port };
+            part.members.iter().map(move |member| (part, member, endpoint(member)))
+        })
+    })
+}
+
+/// The endpoints of one service port, of all slices of the family; each address and port once, sorted.
 pub(crate) fn merge(
     parts: &[Part],
     family: Family,
@@ -190,19 +232,24 @@ pub(crate) fn merge(
     protocol: Protocol,
     zone: Option<&str>,
 ) -> Vec<Candidate> {
-    let mut candidates = Vec::new();
-    for part in parts.iter().filter(|part| part.family == family) {
-        for port in part.ports.iter().filter(|port| *port.name == *name && port.protocol == protocol) {
-            candidates.extend(part.members.iter().map(|member| Candidate {
-                endpoint: Endpoint { address: member.address, port: port.port },
-                state: member.state,
-                local: member.local,
-                node: member.node,
-                zone: part.zone_hint(member, zone),
-            }));
-        }
-    }
+    let candidate = |(part, member, endpoint): (&Part, &Member, Endpoint)| Candidate {
+        endpoint,
+        state: member.state,
+        local: member.local,
+        node: member.node,
+        zone: part.zone_hint(member, zone),
+    };
+    let mut candidates: Vec<_> = listed(parts, family, name, protocol).map(candidate).collect();
     candidates.sort_unstable_by_key(|one| (one.endpoint, one.state, !one.local, one.node, one.zone));
     candidates.dedup_by_key(|one| one.endpoint);
     candidates
+}
+
+/// The endpoints of one service port that any slice of the family says serve, sorted.
+pub(crate) fn serving(parts: &[Part], family: Family, name: &str, protocol: Protocol) -> Vec<Endpoint> {
+    let serving = listed(parts, family, name, protocol).filter(|(_, member, _)| member.state.is_serving());
+    let mut endpoints: Vec<_> = serving.map(|(_, _, endpoint)| endpoint).collect();
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    endpoints
 }

@@ -5,15 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
 
 use crate::choice::choose;
-use crate::claims::{Claim, Claims, Conflict, Precedence};
+use crate::claims::{Claim, Claims, Conflict, Precedence, Site};
+use crate::departures::{Departure, Departures};
 use crate::service::{Spec, networks};
-use crate::slices::{Part, ZoneLists, merge};
-use crate::{Event, Family, Kind, Node, ObjectKey, Policy, ResolvedPort, ResolvedService, Service, Slice};
+use crate::slices::{Part, ZoneLists, merge, serving};
+use crate::{
+    Endpoint, Event, Family, Kind, Node, ObjectKey, Policy, ResolvedPort, ResolvedService, Service, Slice,
+};
 
 /// What a tracker has to know about its node.
 #[derive(Clone, Debug)]
@@ -33,6 +37,10 @@ pub struct Changes {
     pub services: Vec<ObjectKey>,
     /// The Node or the ServiceCIDRs changed.
     pub facts: bool,
+    /// Endpoints that service ports have lost. Each is to be given back to [`Tracker::forget`].
+    pub departures: Vec<Departure>,
+    /// Sites that services began or ceased to ask for, or ask for with another of their ports or another age.
+    pub sites: BTreeSet<Site>,
     /// When the changes of endpoints were made in the cluster, as far as known.
     pub triggers: Vec<SystemTime>,
     /// How many of the changes were changes of services.
@@ -53,6 +61,12 @@ impl Entry {
     fn shows(&self, part: &Part) -> bool {
         self.spec.as_ref().is_some_and(|spec| spec.serves(part.family))
     }
+}
+
+/// The sites that a service claims, with the names of the ports that do, and its age.
+fn named_sites<'a>(spec: Option<&'a Spec>, claims: &[Claim]) -> BTreeSet<(Site, Option<&'a str>, i64)> {
+    let port = |claim: &Claim| spec?.ports.get(usize::from(claim.index));
+    claims.iter().map(|claim| (claim.site, port(claim).map(|port| &*port.name), claim.created)).collect()
 }
 
 #[derive(Debug)]
@@ -76,6 +90,7 @@ pub struct Tracker {
     slices: HashMap<ObjectKey, Owned>,
     zone_lists: ZoneLists,
     claims: Claims,
+    departures: Departures,
     health_checked: BTreeSet<ObjectKey>,
     node: Option<Node>,
     node_epoch: u32,
@@ -103,6 +118,7 @@ impl Tracker {
             slices: HashMap::new(),
             zone_lists: ZoneLists::default(),
             claims: Claims::default(),
+            departures: Departures::default(),
             health_checked: BTreeSet::new(),
             node: None,
             node_epoch: 0,
@@ -192,13 +208,22 @@ impl Tracker {
             return;
         }
         let claims_of = |spec: &Option<Spec>| spec.as_ref().map(|spec| spec.claims(key)).unwrap_or_default();
-        self.claims.replace(&claims_of(&entry.spec), &claims_of(&spec), &mut self.dirty);
+        let (old, new) = (claims_of(&entry.spec), claims_of(&spec));
+        self.claims.replace(&old, &new, &mut self.dirty);
+        if spec.is_none() {
+            self.departures.forget_service(key);
+        }
         if spec.as_ref().is_some_and(|spec| spec.health_check_node_port.is_some()) {
             self.health_checked.insert(key.clone());
         } else {
             self.health_checked.remove(key);
         }
-        entry.spec = spec;
+        let before = std::mem::replace(&mut entry.spec, spec);
+        let (before, after) = (named_sites(before.as_ref(), &old), named_sites(entry.spec.as_ref(), &new));
+        let changed: Vec<_> = before.symmetric_difference(&after).map(|(site, ..)| *site).collect();
+        if self.ready() {
+            self.changes.sites.extend(changed);
+        }
         self.changes.service_changes += 1;
         self.dirty.insert(key.clone());
         self.forget_if_empty(key);
@@ -206,6 +231,7 @@ impl Tracker {
 
     fn set_slice(&mut self, slice: Slice) {
         let (key, service, triggered) = (slice.key.clone(), slice.service.clone(), slice.triggered);
+        let ready = self.ready();
         let epoch = self.epoch(Kind::Slice);
         if self.slices.get(&key).is_some_and(|owned| owned.service != service) {
             self.delete_slice(&key);
@@ -221,6 +247,11 @@ impl Tracker {
         let old = entry.parts.iter().position(|old| old.key == key);
         let same = old.is_some_and(|at| entry.parts[at].looks_like(&part, zone));
         let seen = !same && (entry.shows(&part) || old.is_some_and(|at| entry.shows(&entry.parts[at])));
+        if let Some(at) = old.filter(|_| seen && ready) {
+            for (port, endpoint) in entry.parts[at].left_behind(Some(&part)) {
+                self.departures.add(&service, port, endpoint);
+            }
+        }
         if let Some(at) = old {
             entry.parts[at] = part;
         } else {
@@ -240,12 +271,16 @@ impl Tracker {
 
     fn delete_slice(&mut self, key: &ObjectKey) {
         let Some(Owned { service, .. }) = self.slices.remove(key) else { return };
+        let ready = self.ready();
         let Some(entry) = self.services.get_mut(&service) else { return };
         let Some(at) = entry.parts.iter().position(|part| part.key == *key) else { return };
         let part = entry.parts.swap_remove(at);
         if entry.shows(&part) {
             self.changes.endpoint_changes += 1;
             self.dirty.insert(service.clone());
+            for (port, endpoint) in part.left_behind(None).filter(|_| ready) {
+                self.departures.add(&service, port, endpoint);
+            }
         }
         self.forget_if_empty(&service);
     }
@@ -297,7 +332,15 @@ impl Tracker {
     pub fn take_changes(&mut self) -> Changes {
         let mut changes = std::mem::take(&mut self.changes);
         changes.services = std::mem::take(&mut self.dirty).into_iter().collect();
+        changes.departures = self.departures.take_new();
         changes
+    }
+
+    /// The departure is of no interest any more.
+    pub fn forget(&mut self, departure: &Departure) {
+        if self.departures.forget(departure) {
+            self.dirty.insert(departure.service.clone());
+        }
     }
 
     /// What a service means for a family; `None` when it is gone or has no frontend there.
@@ -320,8 +363,11 @@ impl Tracker {
             let cluster = external || spec.internal_policy == Policy::Cluster;
             let local = (internal && spec.internal_policy == Policy::Local)
                 || (external && spec.external_policy == Policy::Local);
-            let choice =
-                choose(&merge(&entry.parts, family, &port.name, port.protocol, zone), cluster, local);
+            let candidates = merge(&entry.parts, family, &port.name, port.protocol, zone);
+            let choice = choose(&candidates, cluster, local);
+            let listed = |endpoint| candidates.binary_search_by_key(&endpoint, |one| one.endpoint).is_ok();
+            let departed = self.departures.of_port(key, &port.name, port.protocol).into_iter();
+            let departed = departed.filter(|one| Family::of(one.address) == family && !listed(*one));
             ports.push(ResolvedPort {
                 name: port.name.clone(),
                 protocol: port.protocol,
@@ -330,6 +376,7 @@ impl Tracker {
                 cluster: choice.cluster,
                 local: choice.local,
                 any_endpoint: choice.any_endpoint,
+                departed: departed.collect(),
             });
         }
         (!ports.is_empty()).then(|| ResolvedService {
@@ -340,6 +387,31 @@ impl Tracker {
             external_policy: spec.external_policy,
             source_ranges: spec.source_ranges(family, self.node_addresses()),
         })
+    }
+
+    /// The service that has the site.
+    pub fn holder(&self, site: Site) -> Option<&ObjectKey> {
+        self.claims.holder(site).map(|claim| &claim.service)
+    }
+
+    /// Tells each site that the service has in the family, and the endpoints that serve there, sorted: also those that
+    /// take no new connections.
+    pub fn served_sites(
+        &self,
+        key: &ObjectKey,
+        family: Family,
+        each: &mut dyn FnMut(Site, &Arc<[Endpoint]>),
+    ) {
+        let Some(entry) = self.services.get(key) else { return };
+        let Some(spec) = entry.spec.as_ref().filter(|spec| spec.serves(family)) else { return };
+        for (number, port) in spec.numbered_ports() {
+            let serving: Arc<[Endpoint]> = serving(&entry.parts, family, &port.name, port.protocol).into();
+            for (_, site) in spec.frontends(port, family) {
+                if self.claims.holds(&spec.claim(key, number, site)) {
+                    each(site, &serving);
+                }
+            }
+        }
     }
 
     /// Every service there is.

@@ -6,11 +6,12 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use kube_proxy_model::{
-    Event, Family, Frontend, Hints, Kind, Node, ObjectKey, Policy, Protocol, ResolvedService, Service,
-    ServiceType, Slice, SliceEndpoint, SlicePort,
+    Departure, Endpoint, Event, Family, Frontend, Hints, Kind, Node, ObjectKey, Policy, Protocol,
+    ResolvedService, Service, ServiceType, Slice, SliceEndpoint, SlicePort,
 };
 use proptest::collection::vec;
 use proptest::option::of;
@@ -179,6 +180,44 @@ impl Cluster {
         kinds.into_iter().flat_map(|kind| framed(kind, self.of_kind(kind))).collect()
     }
 
+    /// Whether a slice has the endpoint for this port of the service.
+    fn lists(&self, service: &ObjectKey, port_name: &str, endpoint: Endpoint) -> bool {
+        self.0.values().any(|event| match event {
+            Event::Slice(slice) => {
+                slice.service == *service
+                    && slice.ports.iter().any(|port| *port.name == *port_name && port.port == endpoint.port)
+                    && slice.endpoints.iter().any(|one| one.address == endpoint.address)
+            }
+            _ => false,
+        })
+    }
+
+    /// Takes a step, and says what is told of it.
+    fn play(&mut self, step: Step) -> Vec<Event> {
+        match step {
+            Step::Tell(event) => {
+                self.take(&event);
+                vec![event]
+            }
+            Step::Relist { kind, kept, interrupted } => {
+                let objects = self.of_kind(kind).into_iter().zip(kept);
+                let (kept, gone): (Vec<_>, Vec<_>) = objects.partition(|(_, kept)| *kept);
+                let kept: Vec<_> = kept.into_iter().map(|(event, _)| event).collect();
+                let mut events = Vec::new();
+                if interrupted {
+                    events.push(Event::Begin(kind));
+                    events.extend(gone.into_iter().map(|(event, _)| event));
+                }
+                self.0.retain(|(order, _), _| *order != order_of(kind));
+                for event in &kept {
+                    self.take(event);
+                }
+                events.extend(framed(kind, kept));
+                events
+            }
+        }
+    }
+
     fn services(&self) -> impl Iterator<Item = &Service> {
         self.0.values().filter_map(|event| match event {
             Event::Service(service) => Some(service),
@@ -187,36 +226,29 @@ impl Cluster {
     }
 }
 
+/// Which endpoints serve at each site, and for whom.
+fn servers(world: &World) -> BTreeMap<kube_proxy_model::Site, (ObjectKey, Arc<[Endpoint]>)> {
+    let mut servers = BTreeMap::new();
+    for number in 0..SERVICES {
+        let key = key(&format!("s{number}"));
+        for family in [Family::V4, Family::V6] {
+            world.0.served_sites(&key, family, &mut |site, endpoints| {
+                assert_eq!(world.0.holder(site), Some(&key));
+                servers.insert(site, (key.clone(), Arc::clone(endpoints)));
+            });
+        }
+    }
+    servers
+}
+
 fn framed(kind: Kind, events: Vec<Event>) -> Vec<Event> {
     [vec![Event::Begin(kind)], events, vec![Event::End(kind)]].concat()
 }
 
 /// The events of these steps, and what is there after them.
 fn play(steps: Vec<Step>) -> (Vec<Event>, Cluster) {
-    let (mut events, mut cluster) = (Vec::new(), Cluster::default());
-    for step in steps {
-        match step {
-            Step::Tell(event) => {
-                cluster.take(&event);
-                events.push(event);
-            }
-            Step::Relist { kind, kept, interrupted } => {
-                let objects = cluster.of_kind(kind).into_iter().zip(kept);
-                let (kept, gone): (Vec<_>, Vec<_>) = objects.partition(|(_, kept)| *kept);
-                let kept: Vec<_> = kept.into_iter().map(|(event, _)| event).collect();
-                if interrupted {
-                    events.push(Event::Begin(kind));
-                    events.extend(gone.into_iter().map(|(event, _)| event));
-                }
-                cluster.0.retain(|(order, _), _| *order != order_of(kind));
-                for event in &kept {
-                    cluster.take(event);
-                }
-                events.extend(framed(kind, kept));
-            }
-        }
-    }
-    (events, cluster)
+    let mut cluster = Cluster::default();
+    (steps.into_iter().flat_map(|step| cluster.play(step)).collect(), cluster)
 }
 
 // --- what it means ---------------------------------------------------------------------------------------------------
@@ -300,7 +332,11 @@ proptest! {
     #[test]
     fn any_way_to_a_state_means_the_same_as_being_told_that_state(steps in steps(), order in vec(any::<u32>(), 32)) {
         let (events, cluster) = play(steps);
-        let (history, fresh) = (World::of(events), World::of(shuffled(cluster.0.into_values().collect(), &order)));
+        let (mut history, fresh) =
+            (World::of(events), World::of(shuffled(cluster.0.into_values().collect(), &order)));
+        for departure in history.0.take_changes().departures {
+            history.0.forget(&departure);
+        }
         prop_assert_eq!(meanings(&history), meanings(&fresh));
         prop_assert_eq!(history.0.node(), fresh.0.node());
         prop_assert_eq!(history.0.service_cidrs(), fresh.0.service_cidrs());
@@ -326,6 +362,47 @@ proptest! {
             }
             let facts = node.as_ref() != world.0.node() || cidrs != world.0.service_cidrs();
             prop_assert!(!facts || changes.facts, "facts by {event:?}");
+        }
+    }
+
+    #[test]
+    fn every_endpoint_that_ceases_to_serve_is_told_of_unless_its_service_left_the_site(steps in steps()) {
+        let mut world = World::of(all_known());
+        for event in play(steps).0 {
+            let before = servers(&world);
+            world.tell([event.clone()]);
+            let (after, changes) = (servers(&world), world.0.take_changes());
+            for (site, (service, endpoints)) in before {
+                let Some((_, still)) = after.get(&site).filter(|(holder, _)| *holder == service) else {
+                    prop_assert!(changes.sites.contains(&site), "{site:?} by {event:?}");
+                    continue;
+                };
+                for endpoint in endpoints.iter().filter(|endpoint| !still.contains(endpoint)) {
+                    let told = changes.departures.iter().any(|one| one.service == service && one.endpoint == *endpoint);
+                    prop_assert!(told || changes.sites.contains(&site), "{endpoint} of {service} by {event:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn departed_are_those_that_were_in_a_slice_of_the_port_and_are_in_none(steps in steps()) {
+        let mut world = World::of(all_known());
+        let (mut cluster, mut told) = (Cluster::default(), BTreeSet::new());
+        for step in steps {
+            world.tell(cluster.play(step));
+            told.extend(world.0.take_changes().departures);
+            for (key, meaning) in meanings(&world) {
+                for port in [meaning.v4, meaning.v6].into_iter().flatten().flat_map(|service| service.ports) {
+                    for endpoint in port.departed {
+                        let listed = cluster.lists(&key, &port.name, endpoint);
+                        prop_assert!(!listed, "{endpoint} is in a slice of {key}");
+                        let protocol = port.protocol;
+                        let departure = Departure { service: key.clone(), port_name: port.name.clone(), protocol, endpoint };
+                        prop_assert!(told.contains(&departure), "{departure:?} was told of");
+                    }
+                }
+            }
         }
     }
 
