@@ -1,11 +1,8 @@
-//! Endpoints that a service port has lost.
-//!
-//! In: what left a slice. Out: for each service port the endpoints that are to be remembered, until they are told to be
-//! forgotten. Whether one has come back is for the tracker to say.
+//! Endpoints that service ports have lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{Endpoint, ObjectKey, Protocol, SlicePort};
+use crate::{Endpoint, ObjectKey, Protocol};
 
 /// An endpoint served a service port, or was at least listed for it, and does not or is not any more. It may be back by
 /// the time this is looked at.
@@ -21,51 +18,39 @@ pub struct Departure {
     pub endpoint: Endpoint,
 }
 
-type OfService = BTreeSet<(Box<str>, Protocol, Endpoint)>;
-
-/// Those that are remembered.
+/// Those that are remembered, by service.
 #[derive(Debug, Default)]
-pub(crate) struct Departures {
-    remembered: BTreeMap<ObjectKey, OfService>,
-    /// Since [`Departures::take_new`].
-    new: Vec<Departure>,
-}
+pub(crate) struct Departures(BTreeMap<ObjectKey, BTreeSet<Departure>>);
 
 impl Departures {
-    pub(crate) fn add(&mut self, service: &ObjectKey, port: &SlicePort, endpoint: Endpoint) {
-        let place = (port.name.clone(), port.protocol, endpoint);
-        self.remembered.entry(service.clone()).or_default().insert(place);
-        self.new.push(Departure {
-            service: service.clone(),
-            port_name: port.name.clone(),
-            protocol: port.protocol,
-            endpoint,
-        });
-    }
-
-    pub(crate) fn take_new(&mut self) -> Vec<Departure> {
-        std::mem::take(&mut self.new)
+    /// Returns whether it is new.
+    pub(crate) fn add(&mut self, departure: &Departure) -> bool {
+        self.0.entry(departure.service.clone()).or_default().insert(departure.clone())
     }
 
     /// Returns whether it was remembered.
     pub(crate) fn forget(&mut self, departure: &Departure) -> bool {
-        let Some(own) = self.remembered.get_mut(&departure.service) else { return false };
-        let known = own.remove(&(departure.port_name.clone(), departure.protocol, departure.endpoint));
+        let Some(own) = self.0.get_mut(&departure.service) else { return false };
+        let known = own.remove(departure);
         if own.is_empty() {
-            self.remembered.remove(&departure.service);
+            self.0.remove(&departure.service);
         }
         known
     }
 
     pub(crate) fn forget_service(&mut self, service: &ObjectKey) {
-        self.remembered.remove(service);
+        self.0.remove(service);
     }
 
     /// The endpoints that left this port, sorted.
-    pub(crate) fn of_port(&self, service: &ObjectKey, name: &str, protocol: Protocol) -> Vec<Endpoint> {
-        let own = self.remembered.get(service).into_iter().flatten();
-        own.filter(|(own, of, _)| **own == *name && *of == protocol)
-            .map(|(_, _, endpoint)| *endpoint)
-            .collect()
+    pub(crate) fn of_port(
+        &self,
+        service: &ObjectKey,
+        name: &str,
+        protocol: Protocol,
+    ) -> impl Iterator<Item = Endpoint> {
+        let own = self.0.get(service).into_iter().flatten();
+        let of_port = own.filter(move |one| *one.port_name == *name && one.protocol == protocol);
+        of_port.map(|one| one.endpoint)
     }
 }

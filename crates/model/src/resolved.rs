@@ -42,7 +42,7 @@ pub struct ResolvedPort {
     pub local: Vec<Backend>,
     /// Some endpoint could be used, here or elsewhere: tells "none at all" from "none on this node".
     pub any_endpoint: bool,
-    /// Endpoints that were in its slices not long ago and are in none of them now, sorted.
+    /// Endpoints that are remembered ([`crate::Tracker::remember`]) and in none of its slices, sorted.
     pub departed: Vec<Endpoint>,
 }
 

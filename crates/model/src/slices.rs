@@ -98,7 +98,7 @@ impl ZoneLists {
 
 /// An endpoint of a slice.
 #[derive(Clone, Copy, Debug)]
-struct Member {
+pub(crate) struct Member {
     address: IpAddr,
     state: State,
     local: bool,
@@ -209,7 +209,7 @@ pub(crate) struct Candidate {
 }
 
 /// What the slices of the family have for one service port, named `name`.
-fn listed<'a>(
+pub(crate) fn listed<'a>(
     parts: &'a [Part],
     family: Family,
     name: &'a str,

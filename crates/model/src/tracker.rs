@@ -14,9 +14,10 @@ use crate::choice::choose;
 use crate::claims::{Claim, Claims, Conflict, Precedence, Site};
 use crate::departures::{Departure, Departures};
 use crate::service::{Spec, networks};
-use crate::slices::{Part, ZoneLists, merge, serving};
+use crate::slices::{Part, ZoneLists, listed, merge, serving};
 use crate::{
     Endpoint, Event, Family, Kind, Node, ObjectKey, Policy, ResolvedPort, ResolvedService, Service, Slice,
+    SlicePort,
 };
 
 /// What a tracker has to know about its node.
@@ -37,8 +38,8 @@ pub struct Changes {
     pub services: Vec<ObjectKey>,
     /// The Node or the ServiceCIDRs changed.
     pub facts: bool,
-    /// Endpoints that service ports have lost. Each is to be given back to [`Tracker::forget`].
-    pub departures: Vec<Departure>,
+    /// Endpoints that service ports have lost.
+    pub departures: BTreeSet<Departure>,
     /// Sites that services began or ceased to ask for, or ask for with another of their ports or another age.
     pub sites: BTreeSet<Site>,
     /// When the changes of endpoints were made in the cluster, as far as known.
@@ -67,6 +68,10 @@ impl Entry {
 fn named_sites<'a>(spec: Option<&'a Spec>, claims: &[Claim]) -> BTreeSet<(Site, Option<&'a str>, i64)> {
     let port = |claim: &Claim| spec?.ports.get(usize::from(claim.index));
     claims.iter().map(|claim| (claim.site, port(claim).map(|port| &*port.name), claim.created)).collect()
+}
+
+fn departure(service: &ObjectKey, (port, endpoint): (&SlicePort, Endpoint)) -> Departure {
+    Departure { service: service.clone(), port_name: port.name.clone(), protocol: port.protocol, endpoint }
 }
 
 #[derive(Debug)]
@@ -248,9 +253,8 @@ impl Tracker {
         let same = old.is_some_and(|at| entry.parts[at].looks_like(&part, zone));
         let seen = !same && (entry.shows(&part) || old.is_some_and(|at| entry.shows(&entry.parts[at])));
         if let Some(at) = old.filter(|_| seen && ready) {
-            for (port, endpoint) in entry.parts[at].left_behind(Some(&part)) {
-                self.departures.add(&service, port, endpoint);
-            }
+            let left = entry.parts[at].left_behind(Some(&part));
+            self.changes.departures.extend(left.map(|left| departure(&service, left)));
         }
         if let Some(at) = old {
             entry.parts[at] = part;
@@ -278,9 +282,8 @@ impl Tracker {
         if entry.shows(&part) {
             self.changes.endpoint_changes += 1;
             self.dirty.insert(service.clone());
-            for (port, endpoint) in part.left_behind(None).filter(|_| ready) {
-                self.departures.add(&service, port, endpoint);
-            }
+            let left = part.left_behind(None).filter(|_| ready);
+            self.changes.departures.extend(left.map(|left| departure(&service, left)));
         }
         self.forget_if_empty(&service);
     }
@@ -332,11 +335,22 @@ impl Tracker {
     pub fn take_changes(&mut self) -> Changes {
         let mut changes = std::mem::take(&mut self.changes);
         changes.services = std::mem::take(&mut self.dirty).into_iter().collect();
-        changes.departures = self.departures.take_new();
         changes
     }
 
-    /// The departure is of no interest any more.
+    /// From now on the endpoint is among the departed ones of its port, if it is in no slice of it.
+    pub fn remember(&mut self, departure: &Departure) {
+        let Departure { service, port_name, protocol, endpoint } = departure;
+        let Some(entry) = self.services.get(service).filter(|entry| entry.spec.is_some()) else { return };
+        let family = Family::of(endpoint.address);
+        let is_back =
+            listed(&entry.parts, family, port_name, *protocol).any(|(.., listed)| listed == *endpoint);
+        if !is_back && self.departures.add(departure) {
+            self.dirty.insert(service.clone());
+        }
+    }
+
+    /// Undoes [`Tracker::remember`].
     pub fn forget(&mut self, departure: &Departure) {
         if self.departures.forget(departure) {
             self.dirty.insert(departure.service.clone());
@@ -365,9 +379,9 @@ impl Tracker {
                 || (external && spec.external_policy == Policy::Local);
             let candidates = merge(&entry.parts, family, &port.name, port.protocol, zone);
             let choice = choose(&candidates, cluster, local);
-            let listed = |endpoint| candidates.binary_search_by_key(&endpoint, |one| one.endpoint).is_ok();
-            let departed = self.departures.of_port(key, &port.name, port.protocol).into_iter();
-            let departed = departed.filter(|one| Family::of(one.address) == family && !listed(*one));
+            let is_back = |endpoint| candidates.binary_search_by_key(&endpoint, |one| one.endpoint).is_ok();
+            let departed = self.departures.of_port(key, &port.name, port.protocol);
+            let departed = departed.filter(|one| Family::of(one.address) == family && !is_back(*one));
             ports.push(ResolvedPort {
                 name: port.name.clone(),
                 protocol: port.protocol,
