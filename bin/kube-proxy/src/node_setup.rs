@@ -135,6 +135,7 @@ mod tests {
         tcp_be_liberal: false,
         udp_timeout: None,
         udp_stream_timeout: None,
+        removed_endpoint_reset_period: None,
     };
 
     /// A node with four CPUs, and a limit of 200,000 connections in 50,000 buckets.

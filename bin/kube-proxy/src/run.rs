@@ -2,9 +2,10 @@
 //!
 //! - `main` (tokio, one thread): the source of objects and the HTTP servers;
 //! - `sync`: the tracker and the backends, all writes to the kernel;
+//! - `conntrack`: deletes stale flows, as `sync` orders;
 //! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses.
 //!
-//! All of them only send messages to `sync`.
+//! The last two, and the source, only send messages to `sync`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
@@ -16,11 +17,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use backend_nftables::{LocalDetector, Nftables, Settings};
 use config::{Config, DetectLocal, Gate, Mode, NodePortAddress};
-use dataplane::{Backend, Message, NodePortSelection, Options, SyncLoop};
+use conntrack::{Reconciler, Swept};
+use dataplane::{Backend, Message, NodePortSelection, Options, Sweep, SyncLoop};
 use ipnet::IpNet;
 use model::{Event, Family, Node, Tracker, TrackerOptions};
 use netlink::nftables::monitor::Monitor;
 use netlink::route;
+use observe::metrics::Metrics;
 use tracing::{info, warn};
 
 use crate::config_watch;
@@ -143,7 +146,8 @@ impl SyncThread {
             allow_external_ips: self.config.gates.enabled(Gate::AllowServiceExternalIps),
         });
         drop(self.sender);
-        let mut sync = SyncLoop::new(tracker, backends, options, reporter);
+        let sweeps = sweep_flows(Arc::clone(&reporter.metrics))?;
+        let mut sync = SyncLoop::new(tracker, backends, options, reporter, sweeps);
         for message in early {
             sync.tell(message);
         }
@@ -162,6 +166,7 @@ impl SyncThread {
             node_ports: self.node_ports.clone(),
             primary_addresses: if bind.is_unspecified() { vec![] } else { vec![bind] },
             interfaces_are_primary: from_files && bind.is_unspecified(),
+            reset_period: self.config.conntrack.removed_endpoint_reset_period.unwrap_or_default(),
         }
     }
 
@@ -237,6 +242,21 @@ fn wait_for_pod_cidrs(inbox: &Receiver<Message>) -> Result<(Option<Node>, Vec<Me
             return Ok((node, early));
         }
     }
+}
+
+/// Starts the thread that deletes stale flows.
+fn sweep_flows(metrics: Arc<Metrics>) -> Result<Sender<Sweep>> {
+    let reconciler = Reconciler::open().context("opening a netlink socket")?;
+    let (sender, orders) = channel();
+    let done = move |swept: Swept| {
+        metrics.conntrack_duration.of(swept.family).observe(swept.duration.as_secs_f64());
+        metrics.conntrack_deleted.of(swept.family).inc_by(swept.deleted.try_into().unwrap_or(u64::MAX));
+    };
+    thread::Builder::new()
+        .name("conntrack".into())
+        .spawn(move || reconciler.run(&orders, done))
+        .context("starting a thread")?;
+    Ok(sender)
 }
 
 fn watch_ruleset(mut monitor: Monitor, sender: Sender<Message>) -> Result<()> {

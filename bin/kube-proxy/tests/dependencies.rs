@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// Each crate of the workspace, and the ones it may use outside of its tests.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     ("backend-nftables", &["dataplane", "model", "netlink"]),
     ("config", &[]),
+    ("conntrack", &["dataplane", "model", "netlink"]),
     ("dataplane", &["model"]),
     ("lab", &["netlink"]),
     ("model", &[]),
@@ -17,7 +18,17 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("testkit", &["lab", "netlink"]),
     (
         "kube-proxy",
-        &["backend-nftables", "config", "dataplane", "lab", "model", "netlink", "observe", "source"],
+        &[
+            "backend-nftables",
+            "config",
+            "conntrack",
+            "dataplane",
+            "lab",
+            "model",
+            "netlink",
+            "observe",
+            "source",
+        ],
     ),
     ("xtask", &["lab", "netlink", "testkit"]),
 ];

@@ -64,6 +64,8 @@ pub(crate) enum Set {
     Hairpin,
     FirewallFrontends,
     FirewallSources,
+    RemovedEndpoints,
+    RemovedEndpointsNodePorts,
     /// Written by packets only.
     Affinity,
     Refuse,
@@ -88,6 +90,11 @@ const HAIRPIN: [&[DataType]; 2] =
 const VIP_SOURCE: [&[DataType]; 2] =
     [&[Ipv4Addr, InetProto, InetService, Ipv4Addr], &[Ipv6Addr, InetProto, InetService, Ipv6Addr]];
 
+const REMOVED: [&[DataType]; 2] =
+    [&[Ipv4Addr, InetService, Ipv4Addr, InetService], &[Ipv6Addr, InetService, Ipv6Addr, InetService]];
+const REMOVED_NODE_PORT: [&[DataType]; 2] =
+    [&[Ipv4Addr, InetService, InetService], &[Ipv6Addr, InetService, InetService]];
+
 /// What a map holds, for both families.
 #[derive(Clone, Copy)]
 enum Holds {
@@ -98,7 +105,7 @@ enum Holds {
 
 impl Set {
     /// All of them; those whose elements a service or the node decides come first.
-    pub(crate) const ALL: [Self; 27] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::ClusterIps,
         Self::ServiceCidrs,
         Self::NodePortIps,
@@ -120,6 +127,8 @@ impl Set {
         Self::Hairpin,
         Self::FirewallFrontends,
         Self::FirewallSources,
+        Self::RemovedEndpoints,
+        Self::RemovedEndpointsNodePorts,
         Self::Affinity,
         Self::Refuse,
         Self::AffinityBalance,
@@ -200,6 +209,15 @@ impl Set {
                 ("firewall-frontends", VIP, Nothing, "frontends with loadBalancerSourceRanges")
             }
             Self::FirewallSources => ("firewall-sources", VIP_SOURCE, Nothing, "frontend . allowed source"),
+            Self::RemovedEndpoints => {
+                ("removed-endpoints", REMOVED, Nothing, "endpoint . frontend: connections are reset")
+            }
+            Self::RemovedEndpointsNodePorts => (
+                "removed-endpoints-nodeports",
+                REMOVED_NODE_PORT,
+                Nothing,
+                "endpoint . NodePort: connections are reset",
+            ),
             Self::Affinity => ("affinity", CLIENT_LIST, Values(MARK), "client . list -> endpoint id"),
             Self::Refuse => ("refuse", MARK, Verdicts, "size -> reject or drop"),
             Self::AffinityBalance => ("affinity-balance", MARK, Verdicts, "seconds -> chain"),

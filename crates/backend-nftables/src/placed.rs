@@ -32,6 +32,8 @@ pub(crate) struct PlacedPort {
     local: Option<PlacedList>,
     /// Endpoints on this node: they may reach themselves through a frontend.
     hairpin: Vec<Endpoint>,
+    /// TCP connections to these endpoints are reset.
+    departed: Vec<Endpoint>,
     /// Who may use the load balancer's addresses, aggregated; `None` for everybody.
     sources: Option<Vec<IpNet>>,
 }
@@ -120,6 +122,7 @@ fn place_port(
         cluster,
         local,
         hairpin,
+        departed: if port.protocol == Protocol::Tcp { port.departed.clone() } else { Vec::new() },
         sources: firewalled.then(|| IpNet::aggregate(&service.source_ranges)),
         name,
     }
@@ -286,6 +289,9 @@ impl PlacedPort {
         if let Some(sources) = &self.sources {
             self.firewall_entries(sources, family, out);
         }
+        for endpoint in &self.departed {
+            self.removed_endpoint_entries(*endpoint, out);
+        }
     }
 
     fn vip(&self, address: std::net::IpAddr) -> Bytes {
@@ -351,6 +357,21 @@ impl PlacedPort {
                 endpoint_id,
             ));
             out.push(Entry::new(Set::AffinityEndpoints, endpoint_id, address));
+        }
+    }
+
+    fn removed_endpoint_entries(&self, endpoint: Endpoint, out: &mut Vec<Entry>) {
+        for frontend in &self.frontends {
+            let key = Bytes::EMPTY.endpoint(endpoint);
+            let (set, key) = match *frontend {
+                Frontend::NodePort(port) => (Set::RemovedEndpointsNodePorts, key.port(port)),
+                Frontend::ClusterIp(address)
+                | Frontend::ExternalIp(address)
+                | Frontend::LoadBalancerIp(address) => {
+                    (Set::RemovedEndpoints, key.address(address).port(self.port))
+                }
+            };
+            out.push(Entry::with_comment(set, key, Bytes::EMPTY, &self.name, ""));
         }
     }
 

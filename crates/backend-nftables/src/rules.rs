@@ -129,11 +129,32 @@ fn new_connection() -> Expressions {
     match_new
 }
 
+/// Part of a connection to a frontend that is open, on its way to the endpoint.
+fn open_connection() -> Expressions {
+    let mut open = vec![Expression::Ct { key: ct::STATE, dreg: 0 }];
+    open.extend(some_bit_of(0, ct::STATE_ESTABLISHED));
+    open.push(Expression::Ct { key: ct::STATUS, dreg: 0 });
+    open.extend(some_bit_of(0, ct::STATUS_DNAT));
+    open.push(Expression::Ct { key: ct::DIRECTION, dreg: 0 });
+    open.push(Expression::Compare { sreg: 0, op: Compare::Equal, data: vec![0] });
+    open.extend(tcp());
+    open
+}
+
+fn tcp() -> [Expression; 2] {
+    [
+        Expression::MetaLoad { key: meta::L4PROTO, dreg: 0 },
+        Expression::Compare { sreg: 0, op: Compare::Equal, data: vec![6] },
+    ]
+}
+
 const LOCAL: u32 = 2; // RTN_LOCAL
 
 impl Rules {
     /// The chain that refuses.
     pub(crate) const REJECT: &str = "reject-chain";
+    /// The chain that ends connections.
+    const RESET: &str = "reset-chain";
 
     pub(crate) fn new(settings: &Settings) -> Self {
         let (n, family) = match settings.family {
@@ -364,6 +385,8 @@ impl Rules {
             self.refusal_chain("no-endpoint-nodeports", BALANCERS[1].0),
             self.cluster_ips_check_chain(),
             self.reject_chain(),
+            self.removed_endpoints_chain(),
+            self.reset_chain(),
         ]);
         chains.extend(BALANCERS.map(|(balancer, affinity)| self.balance_chain(balancer, affinity)));
         chains
@@ -373,12 +396,19 @@ impl Rules {
         let new = |then: &str| rule([new_connection(), jump(then)], "");
         let refused_node_port =
             rule([new_connection(), self.to_node_port_address(), jump("no-endpoint-nodeports")], "");
-        let checks = || vec![new("no-endpoints"), new("cluster-ips-check")];
+        let removed = || rule([open_connection(), jump("removed-endpoints")], "");
+        let checks = || vec![removed(), new("no-endpoints"), new("cluster-ips-check")];
         let always = |then: &str| vec![rule([jump(then)], "")];
         vec![
             base("filter-prerouting-pre-dnat", "filter", Hook::Prerouting, -110, vec![new("firewall")]),
             base("filter-output-pre-dnat", "filter", Hook::Output, -110, vec![new("firewall")]),
-            base("filter-input", "filter", Hook::Input, 0, vec![new("no-endpoints"), refused_node_port]),
+            base(
+                "filter-input",
+                "filter",
+                Hook::Input,
+                0,
+                vec![removed(), new("no-endpoints"), refused_node_port],
+            ),
             base("filter-forward", "filter", Hook::Forward, 0, checks()),
             base("filter-output", "filter", Hook::Output, 0, checks()),
             base("nat-prerouting", "nat", Hook::Prerouting, -100, always("services")),
@@ -484,13 +514,64 @@ impl Rules {
     /// TCP by a reset: a client knows at once, in IPv6 too, where Linux acts on port unreachable only after a second
     /// (seen on 6.18), and resets are not rate limited as ICMP is.
     fn reject_chain(&self) -> Chain {
-        let tcp = vec![
-            Expression::MetaLoad { key: meta::L4PROTO, dreg: 0 },
-            Expression::Compare { sreg: 0, op: Compare::Equal, data: vec![6] },
-            Expression::Reject { family: self.family, tcp_reset: true },
-        ];
+        let reset = vec![Expression::Reject { family: self.family, tcp_reset: true }];
         let other = vec![Expression::Reject { family: self.family, tcp_reset: false }];
-        chain(Self::REJECT, vec![rule([tcp], ""), rule([other], "")])
+        chain(Self::REJECT, vec![rule([tcp().to_vec(), reset], ""), rule([other], "")])
+    }
+
+    fn endpoint(&self) -> Expressions {
+        let port = Expression::Payload { base: payload::TRANSPORT, offset: 2, length: 2, dreg: self.n };
+        vec![self.destination(0), port]
+    }
+
+    fn frontend_address(&self, dreg: u8) -> Expression {
+        let key = match self.settings.family {
+            Family::V4 => ct::DST_IP,
+            Family::V6 => ct::DST_IP6,
+        };
+        Expression::CtOriginal { key, dreg }
+    }
+
+    fn removed_endpoints_chain(&self) -> Chain {
+        let frontend_port = |dreg| Expression::CtOriginal { key: ct::PROTO_DST, dreg };
+        let mut by_address = tcp().to_vec();
+        by_address.extend(self.endpoint());
+        by_address.extend([
+            self.frontend_address(self.n + 1),
+            frontend_port(2 * self.n + 1),
+            within(Set::RemovedEndpoints, 0),
+        ]);
+        let mut by_node_port = tcp().to_vec();
+        by_node_port.extend(self.endpoint());
+        by_node_port.extend([
+            frontend_port(self.n + 1),
+            within(Set::RemovedEndpointsNodePorts, 0),
+            self.frontend_address(0),
+            Expression::Lookup { set: Set::ClusterIps.name(), sreg: 0, invert: true },
+        ]);
+        let reset = || goto(Self::RESET);
+        chain("removed-endpoints", vec![rule([by_address, reset()], ""), rule([by_node_port, reset()], "")])
+    }
+
+    /// A reset as an answer to a SYN would free the client's port, which is then the first to be used again and meets
+    /// the old entry again. Without an answer it is tried again, by then without the entry.
+    fn reset_chain(&self) -> Chain {
+        const FLAGS: u8 = 0b1_0111; // FIN, SYN, RST, ACK
+        const SYN: u8 = 0b10;
+        let syn = vec![
+            Expression::Payload { base: payload::TRANSPORT, offset: 13, length: 1, dreg: 0 },
+            Expression::Bitwise { reg: 0, mask: vec![FLAGS], xor: vec![0] },
+            Expression::Compare { sreg: 0, op: Compare::Equal, data: vec![SYN] },
+            Expression::Verdict(Verdict::Drop),
+        ];
+        let reset = vec![Expression::Reject { family: self.family, tcp_reset: true }];
+        chain(
+            Self::RESET,
+            vec![
+                rule([tcp().to_vec(), syn], "new connection on an old entry"),
+                rule([tcp().to_vec(), reset], ""),
+            ],
+        )
     }
 }
 

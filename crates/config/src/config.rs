@@ -256,7 +256,7 @@ pub enum NodePortAddress {
     Cidr(IpNet),
 }
 
-/// Limits of connection tracking, set at the start. `None`: leave the kernel's value.
+/// Connection tracking: limits, set at the start (`None`: leave the kernel's value), and what becomes of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConntrackSettings {
     /// Limit in all; wins over the next two.
@@ -275,6 +275,8 @@ pub struct ConntrackSettings {
     pub udp_timeout: Option<Duration>,
     /// Idle time-out of answered UDP flows.
     pub udp_stream_timeout: Option<Duration>,
+    /// How long established TCP connections to an endpoint that was removed are reset; `None`: never.
+    pub removed_endpoint_reset_period: Option<Duration>,
 }
 
 impl ConntrackSettings {

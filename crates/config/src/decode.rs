@@ -156,5 +156,6 @@ fn read_conntrack(top: &mut Section<'_>, c: &mut KubeProxyConfiguration) {
         s.bool("tcpBeLiberal", &mut conntrack.tcp_be_liberal);
         s.duration("udpTimeout", &mut conntrack.udp_timeout);
         s.duration("udpStreamTimeout", &mut conntrack.udp_stream_timeout);
+        s.duration("removedEndpointResetPeriod", &mut conntrack.removed_endpoint_reset_period);
     });
 }

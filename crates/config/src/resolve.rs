@@ -351,6 +351,11 @@ fn conntrack(s: &Conntrack, findings: &mut Findings) -> ConntrackSettings {
         tcp_be_liberal: s.tcp_be_liberal,
         udp_timeout: timeout("conntrack.udpTimeout", s.udp_timeout, findings),
         udp_stream_timeout: timeout("conntrack.udpStreamTimeout", s.udp_stream_timeout, findings),
+        removed_endpoint_reset_period: timeout(
+            "conntrack.removedEndpointResetPeriod",
+            s.removed_endpoint_reset_period,
+            findings,
+        ),
     }
 }
 

@@ -170,7 +170,12 @@ pub(crate) struct Conntrack {
     pub tcp_be_liberal: bool,
     pub udp_timeout: GoDuration,
     pub udp_stream_timeout: GoDuration,
+    /// Not in the original's API, and so not shown unless it was set.
+    #[serde(skip_serializing_if = "is_default_reset_period")]
+    pub removed_endpoint_reset_period: GoDuration,
 }
+
+const DEFAULT_RESET_PERIOD: GoDuration = GoDuration::from_secs(180);
 
 impl Default for KubeProxyConfiguration {
     fn default() -> Self {
@@ -284,6 +289,7 @@ impl Default for Conntrack {
             tcp_be_liberal: false,
             udp_timeout: GoDuration::ZERO,
             udp_stream_timeout: GoDuration::ZERO,
+            removed_endpoint_reset_period: DEFAULT_RESET_PERIOD,
         }
     }
 }
@@ -291,6 +297,11 @@ impl Default for Conntrack {
 #[allow(clippy::trivially_copy_pass_by_ref)] // the signature serde asks for
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // the signature serde asks for
+fn is_default_reset_period(value: &GoDuration) -> bool {
+    *value == DEFAULT_RESET_PERIOD
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // the signature serde asks for

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant, SystemTime};
 
-use model::{Changes, Event, Family, ObjectKey, ResolvedService, Tracker};
+use model::{Changes, Departure, Event, Family, ObjectKey, ResolvedService, Site, Tracker};
 
+use crate::flows::Aftercare;
 use crate::schedule::{Limiter, Retry};
-use crate::{Backend, Facts, NodePortSelection, Report, SyncError};
+use crate::{Backend, Facts, NodePortSelection, Report, Servers, Suspects, Sweep, SyncError};
 
 /// What the loop is told.
 #[derive(Debug)]
@@ -36,6 +38,8 @@ pub struct Options {
     pub primary_addresses: Vec<IpAddr>,
     /// Without a Node the addresses of the interfaces are taken for the primary ones.
     pub interfaces_are_primary: bool,
+    /// How long TCP connections to an endpoint that is in no slice any more are reset; zero for never.
+    pub reset_period: Duration,
 }
 
 /// Whether a sync read the kernel.
@@ -82,6 +86,9 @@ struct Plane {
     /// The kernel has to be read: at the start, after a failure or a foreign change, and now and then.
     full: bool,
     dirty: BTreeSet<ObjectKey>,
+    /// Whose flows are to be looked at once this is written.
+    departures: BTreeSet<Departure>,
+    sites: BTreeSet<Site>,
     facts: bool,
     triggers: Vec<SystemTime>,
     retry: Retry,
@@ -114,6 +121,19 @@ impl Plane {
         }
         let changes = self.dirty.iter().map(|key| (key.clone(), tracker.resolve(key, family))).collect();
         self.backend.update(changes, facts)
+    }
+
+    /// The endpoints behind all that changed, or that flows are suspected of.
+    fn servers(&self, tracker: &Tracker) -> Servers {
+        let family = self.backend.family();
+        let held = self.sites.iter().filter_map(|site| tracker.holder(*site));
+        let services: BTreeSet<_> =
+            self.dirty.iter().chain(self.departures.iter().map(|one| &one.service)).chain(held).collect();
+        let mut servers: Servers = self.sites.iter().map(|site| (*site, None)).collect();
+        for service in services {
+            add_servers(&mut servers, tracker, service, family);
+        }
+        servers
     }
 
     /// Writes, and leaves out what the kernel refuses, so that one service cannot stop the others.
@@ -151,6 +171,12 @@ impl Plane {
     }
 }
 
+fn add_servers(servers: &mut Servers, tracker: &Tracker, service: &ObjectKey, family: Family) {
+    tracker.served_sites(service, family, &mut |site, endpoints| {
+        servers.insert(site, Some(Arc::clone(endpoints)));
+    });
+}
+
 /// Owns the tracker and the backends.
 pub struct SyncLoop<R> {
     tracker: Tracker,
@@ -158,23 +184,28 @@ pub struct SyncLoop<R> {
     options: Options,
     reporter: R,
     limiter: Limiter,
+    sweeps: Sender<Sweep>,
+    aftercare: Aftercare,
     interfaces: Vec<IpAddr>,
     facts: Facts,
     missed_node: bool,
 }
 
 impl<R: Reporter> SyncLoop<R> {
-    /// A loop that knows nothing yet and has written nothing.
+    /// A loop that knows nothing yet and has written nothing. After syncs it orders sweeps.
     pub fn new(
         tracker: Tracker,
         backends: Vec<Box<dyn Backend + Send>>,
         options: Options,
         reporter: R,
+        sweeps: Sender<Sweep>,
     ) -> Self {
         let plane = |backend| Plane {
             backend,
             full: true,
             dirty: BTreeSet::new(),
+            departures: BTreeSet::new(),
+            sites: BTreeSet::new(),
             facts: false,
             triggers: Vec::new(),
             retry: Retry::default(),
@@ -185,6 +216,8 @@ impl<R: Reporter> SyncLoop<R> {
             tracker,
             planes: backends.into_iter().map(plane).collect(),
             limiter: Limiter::new(options.min_sync_period),
+            sweeps,
+            aftercare: Aftercare::new(options.reset_period),
             options,
             reporter,
             interfaces: Vec::new(),
@@ -262,6 +295,10 @@ impl<R: Reporter> SyncLoop<R> {
             }
             plane.facts |= facts_changed;
             plane.dirty.extend(changes.services.iter().cloned());
+            let family = plane.backend.family();
+            let own = |departure: &&Departure| Family::of(departure.endpoint.address) == family;
+            plane.departures.extend(changes.departures.iter().filter(own).cloned());
+            plane.sites.extend(changes.sites.iter().filter(|site| site.family() == family));
             // what was changed before the first sync says nothing about this program
             if plane.checked_at.is_some() {
                 plane.triggers.extend(&changes.triggers);
@@ -300,6 +337,7 @@ impl<R: Reporter> SyncLoop<R> {
                 "The own Node was not found; its addresses take no node ports until it appears. Check --hostname-override"
             );
         }
+        self.look_after_departures(now);
         for plane in &mut self.planes {
             let check_at = plane.checked_at.map(|at| at + self.options.check_period);
             plane.full |= check_at.is_some_and(|at| at <= now);
@@ -327,19 +365,92 @@ impl<R: Reporter> SyncLoop<R> {
                 plane.checked_at.map(|at| at + self.options.check_period)
             }
         };
-        self.planes.iter().filter_map(of_plane).min()
+        self.planes.iter().filter_map(of_plane).chain(self.aftercare.next_at()).min()
+    }
+
+    /// Flows to endpoints that left may have come up after they were looked at: a packet was on its way, or a reset has
+    /// closed a connection.
+    fn look_after_departures(&mut self, now: Instant) {
+        let tasks = self.aftercare.tasks(now);
+        for departure in &tasks.remember {
+            self.tracker.remember(departure);
+        }
+        for departure in &tasks.forget {
+            self.tracker.forget(departure);
+        }
+        if !tasks.remember.is_empty() || !tasks.forget.is_empty() {
+            self.distribute();
+        }
+        for family in self.planes.iter().map(|plane| plane.backend.family()) {
+            let own = tasks.visit.iter().filter(|one| Family::of(one.endpoint.address) == family);
+            let (mut servers, mut endpoints) = (Servers::new(), BTreeSet::new());
+            for departure in own {
+                add_servers(&mut servers, &self.tracker, &departure.service, family);
+                endpoints.insert((departure.protocol, departure.endpoint));
+            }
+            if !endpoints.is_empty() {
+                let suspects = Suspects::Some { endpoints, sites: BTreeSet::new() };
+                self.order(family, suspects, servers);
+            }
+        }
+    }
+
+    fn order(&self, family: Family, suspects: Suspects, servers: Servers) {
+        let of_family = |address: &&IpAddr| Family::of(**address) == family;
+        let addresses = self.facts.node_port_addresses.iter().filter(of_family).copied();
+        let sweep = Sweep {
+            family,
+            suspects,
+            servers,
+            node_port_addresses: (!self.options.node_ports.takes_all(family)).then(|| addresses.collect()),
+            service_cidrs: self.facts.service_cidrs.clone().into(),
+        };
+        // without anybody who sweeps there is nothing to order
+        let _ = self.sweeps.send(sweep);
+    }
+
+    /// What was written makes some flows stale. At the start, and after others meddled, it can be any.
+    fn order_after_sync(&mut self, index: usize, any: bool, mut servers: Servers, now: Instant) {
+        let plane = &mut self.planes[index];
+        let family = plane.backend.family();
+        let departures = std::mem::take(&mut plane.departures);
+        let sites = std::mem::take(&mut plane.sites);
+        let suspects = if any {
+            for service in self.tracker.service_keys() {
+                add_servers(&mut servers, &self.tracker, service, family);
+            }
+            Suspects::All
+        } else {
+            let endpoints = departures.iter().map(|one| (one.protocol, one.endpoint)).collect();
+            Suspects::Some { endpoints, sites }
+        };
+        if !suspects.are_none() {
+            self.order(family, suspects, servers);
+        }
+        for departure in departures {
+            self.aftercare.begin(departure, now);
+        }
     }
 
     fn sync(&mut self, index: usize, now: Instant) {
+        let (family, start) = (self.planes[index].backend.family(), Instant::now());
+        let is_first = self.planes[index].checked_at.is_none();
+        let mut servers = Servers::new();
+        if !is_first {
+            servers = self.planes[index].servers(&self.tracker);
+            // who sweeps just now must know of new endpoints before connections go there
+            self.order(family, Suspects::none(), servers.clone());
+        }
         let plane = &mut self.planes[index];
-        let (family, start) = (plane.backend.family(), Instant::now());
         let outcome = plane.write_what_is_taken(&self.tracker, &self.facts);
         let kind = plane.kind();
         match outcome {
             Ok(report) => {
                 let sync = Sync { kind, duration: start.elapsed(), report, triggers: &plane.triggers };
                 self.reporter.synced(family, &sync);
-                plane.done(now);
+                let any = is_first || (kind == SyncKind::Full && report.written > 0);
+                self.planes[index].done(now);
+                self.order_after_sync(index, any, servers, now);
                 for plane in self.planes.iter_mut().filter(|_| report.compare_again) {
                     plane.full = true;
                 }

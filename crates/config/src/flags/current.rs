@@ -225,6 +225,12 @@ pub(super) const CONNTRACK: &[Flag] = &[
     })
     .field("conntrack.udpStreamTimeout")
     .help("Idle time-out of answered UDP flows; 0: leave it."),
+    Flag::new("conntrack-removed-endpoint-reset-period", Duration, "3m0s", |low, v| {
+        put(&mut low.settings.conntrack.removed_endpoint_reset_period, value::duration(v))
+    })
+    .field("conntrack.removedEndpointResetPeriod")
+    .added()
+    .help("How long TCP connections to a removed endpoint are reset; 0: never."),
 ];
 
 /// The servers for health and metrics.

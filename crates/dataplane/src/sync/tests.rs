@@ -1,9 +1,13 @@
 //! The loop with a backend that remembers instead of writing, and a clock that is told.
 
 use std::net::Ipv4Addr;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use model::{Kind, Policy, Protocol, Service, ServicePort, ServiceType, TrackerOptions};
+use model::{
+    Endpoint, Kind, Place, Policy, Protocol, Service, ServicePort, ServiceType, Slice, SliceEndpoint,
+    SlicePort, TrackerOptions,
+};
 
 use super::*;
 use crate::Services;
@@ -107,11 +111,41 @@ fn service(name: &str, host: u8) -> Event {
     })
 }
 
+/// The endpoints of service `a`, in the slice of this name.
+fn slice(name: &str, hosts: &[u8]) -> Event {
+    let endpoint = |host: &u8| SliceEndpoint {
+        address: endpoint(*host).address,
+        local: false,
+        ready: true,
+        serving: true,
+        terminating: false,
+        hints: None,
+    };
+    Event::Slice(Slice {
+        key: key(name),
+        service: key("a"),
+        family: Family::V4,
+        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 }],
+        endpoints: hosts.iter().map(endpoint).collect(),
+        triggered: None,
+    })
+}
+
+fn endpoint(host: u8) -> Endpoint {
+    Endpoint { address: Ipv4Addr::new(198, 51, 100, host).into(), port: 8080 }
+}
+
+fn site(host: u8) -> Site {
+    let address = Ipv4Addr::new(203, 0, 113, host).into();
+    Site { place: Place::Address(address), protocol: Protocol::Tcp, port: 80 }
+}
+
 /// A loop under test at a given time.
 struct Bench {
     sync: SyncLoop<Quiet>,
     script: Arc<Mutex<Script>>,
     script_v6: Arc<Mutex<Script>>,
+    sweeps: Receiver<Sweep>,
     now: Instant,
 }
 
@@ -127,7 +161,9 @@ impl Bench {
             node_ports: NodePortSelection::default(),
             primary_addresses: vec![],
             interfaces_are_primary: false,
+            reset_period: 60 * SECOND,
         };
+        let (sender, sweeps) = channel();
         let fakes = [(Family::V4, &script), (Family::V6, &script_v6)];
         let backends = fakes
             .map(|(family, script)| Box::new(Fake(family, Arc::clone(script))) as Box<dyn Backend + Send>);
@@ -136,8 +172,8 @@ impl Bench {
             families: vec![Family::V4, Family::V6],
             allow_external_ips: true,
         });
-        let sync = SyncLoop::new(tracker, backends.into(), options, Quiet);
-        Self { now: Instant::now(), sync, script, script_v6 }
+        let sync = SyncLoop::new(tracker, backends.into(), options, Quiet, sender);
+        Self { now: Instant::now(), sync, script, script_v6, sweeps }
     }
 
     /// One that has two services, `a` and `b`, and has synced.
@@ -165,6 +201,12 @@ impl Bench {
     fn calls(&mut self) -> Vec<Call> {
         self.sync.step(self.now);
         std::mem::take(&mut self.script.lock().unwrap().calls)
+    }
+
+    /// What was ordered for IPv4 since the last call, beyond mere news.
+    fn orders(&mut self) -> Vec<Sweep> {
+        let ordered = self.sweeps.try_iter();
+        ordered.filter(|sweep| sweep.family == Family::V4 && !sweep.suspects.are_none()).collect()
     }
 
     fn pass(&mut self, time: Duration) {
@@ -274,4 +316,107 @@ fn a_sync_that_others_may_have_disturbed_is_followed_by_a_comparison() {
     assert_eq!(bench.calls(), [update(&["a"])]);
     assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
     assert_eq!(bench.calls(), []);
+}
+
+// --- stale flows -----------------------------------------------------------------------------------------------------
+
+fn suspects(hosts: &[u8], sites: &[Site]) -> Suspects {
+    let endpoints = hosts.iter().map(|host| (Protocol::Tcp, endpoint(*host))).collect();
+    Suspects::Some { endpoints, sites: sites.iter().copied().collect() }
+}
+
+fn servers(hosts: &[u8]) -> Option<Arc<[Endpoint]>> {
+    Some(hosts.iter().map(|host| endpoint(*host)).collect())
+}
+
+/// Whose flows are looked at now.
+fn suspected(bench: &mut Bench) -> Vec<Suspects> {
+    bench.calls();
+    bench.orders().into_iter().map(|sweep| sweep.suspects).collect()
+}
+
+#[test]
+fn at_the_start_every_flow_is_looked_at_and_by_a_comparison_that_finds_nothing_none_is() {
+    let mut bench = Bench::synced();
+    assert_eq!(suspected(&mut bench), [Suspects::All]);
+    bench.pass(3601 * SECOND);
+    assert_eq!(suspected(&mut bench), []);
+}
+
+#[test]
+fn flows_to_a_removed_endpoint_are_looked_at_once_the_kernel_does_not_lead_there_any_more() {
+    let mut bench = Bench::synced();
+    bench.tell([slice("x", &[1, 2])]);
+    suspected(&mut bench);
+    bench.tell([slice("x", &[2])]);
+    bench.script.lock().unwrap().failures = 1;
+    assert_eq!(suspected(&mut bench), []);
+    bench.pass(SECOND / 10);
+    bench.calls();
+    let orders = bench.orders();
+    assert_eq!(orders.len(), 1);
+    assert_eq!(orders[0].suspects, suspects(&[1], &[]));
+    assert_eq!(orders[0].servers[&site(1)], servers(&[2]));
+}
+
+#[test]
+fn new_endpoints_are_told_before_the_kernel_leads_there() {
+    let mut bench = Bench::synced();
+    bench.calls();
+    bench.sweeps.try_iter().count();
+    bench.tell([slice("x", &[1])]);
+    bench.script.lock().unwrap().failures = 1;
+    bench.calls();
+    let news: Vec<_> = bench.sweeps.try_iter().filter(|sweep| sweep.family == Family::V4).collect();
+    assert_eq!(news.len(), 1);
+    assert!(news[0].suspects.are_none());
+    assert_eq!(news[0].servers[&site(1)], servers(&[1]));
+}
+
+#[test]
+fn flows_to_sites_that_come_or_go_are_looked_at() {
+    let mut bench = Bench::synced();
+    suspected(&mut bench);
+    bench.tell([service("a", 9), slice("x", &[1])]);
+    bench.calls();
+    let orders = bench.orders();
+    assert_eq!(orders[0].suspects, suspects(&[], &[site(1), site(9)]));
+    assert_eq!(orders[0].servers[&site(1)], None);
+    assert_eq!(orders[0].servers[&site(9)], servers(&[1]));
+}
+
+#[test]
+fn flows_to_a_removed_endpoint_are_looked_at_again_and_its_service_is_written_when_resets_begin_and_end() {
+    let mut bench = Bench::synced();
+    bench.tell([slice("x", &[1, 2])]);
+    bench.calls();
+    bench.tell([slice("x", &[2])]);
+    bench.calls();
+    bench.orders();
+    let (mut writes, mut visits) = (Vec::new(), Vec::new());
+    for second in 0..100 {
+        bench.pass(SECOND);
+        writes.extend(bench.calls().iter().map(|_| second + 1));
+        visits.extend(bench.orders().iter().map(|_| second + 1));
+    }
+    assert_eq!(writes, [1, 60]);
+    assert_eq!(visits, [1, 2, 4, 8, 16, 32]);
+}
+
+#[test]
+fn an_endpoint_that_moves_to_another_slice_is_not_taken_for_one_that_left() {
+    let mut bench = Bench::synced();
+    bench.tell([slice("x", &[1, 2])]);
+    bench.calls();
+    bench.tell([slice("x", &[2])]);
+    bench.calls();
+    bench.pass(SECOND / 10);
+    bench.tell([slice("y", &[1])]);
+    bench.calls();
+    bench.orders();
+    for _ in 0..100 {
+        bench.pass(SECOND);
+        assert_eq!(bench.calls(), []);
+        assert!(bench.orders().iter().all(|sweep| sweep.servers[&site(1)] == servers(&[1, 2])));
+    }
 }

@@ -28,6 +28,16 @@ pub mod ct {
     pub const STATUS: u32 = 2;
     /// State bit: first packet of a connection.
     pub const STATE_NEW: u32 = 8;
+    /// State bit: packets went in both directions before.
+    pub const STATE_ESTABLISHED: u32 = 2;
+    /// Whether the packet goes as the first one of its connection did: one byte, 0 if so.
+    pub const DIRECTION: u32 = 1;
+    /// Destination port; of a direction.
+    pub const PROTO_DST: u32 = 12;
+    /// IPv4 destination address; of a direction.
+    pub const DST_IP: u32 = 20;
+    /// IPv6 destination address; of a direction.
+    pub const DST_IP6: u32 = 22;
     /// `IPS_DST_NAT`.
     pub const STATUS_DNAT: u32 = 32;
 }
@@ -92,6 +102,8 @@ pub enum Expression {
     MetaSet { key: u32, sreg: u8 },
     /// Loads connection tracking data.
     Ct { key: u32, dreg: u8 },
+    /// Loads connection tracking data of the original direction.
+    CtOriginal { key: u32, dreg: u8 },
     /// `reg = (reg & mask) ^ xor`.
     Bitwise { reg: u8, mask: Vec<u8>, xor: Vec<u8> },
     /// Compares as many bytes as `data` has.
@@ -163,7 +175,7 @@ impl Expression {
         match self {
             Self::Payload { .. } => "payload",
             Self::MetaLoad { .. } | Self::MetaSet { .. } => "meta",
-            Self::Ct { .. } => "ct",
+            Self::Ct { .. } | Self::CtOriginal { .. } => "ct",
             Self::Bitwise { .. } => "bitwise",
             Self::Compare { .. } => "cmp",
             Self::Lookup { .. } | Self::LookupMap { .. } | Self::LookupVerdict { .. } => "lookup",
@@ -189,6 +201,11 @@ impl Expression {
             Self::MetaLoad { key, dreg } | Self::Ct { key, dreg } => {
                 w.be32(1, register(*dreg));
                 w.be32(2, *key);
+            }
+            Self::CtOriginal { key, dreg } => {
+                w.be32(1, register(*dreg));
+                w.be32(2, *key);
+                w.attribute(3, &[0]); // IP_CT_DIR_ORIGINAL
             }
             Self::MetaSet { key, sreg } => {
                 w.be32(2, *key);

@@ -1,0 +1,209 @@
+//! The thread that looks and deletes.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use dataplane::{Suspects, Sweep};
+use model::{Family, Place, Protocol};
+use netlink::conntrack::{self, Filter, Flow, SCTP, TCP, UDP};
+use netlink::nftables::{IPV4, IPV6};
+use netlink::route;
+use netlink::socket::{self, Socket};
+
+use crate::judge::{is_stale, protocol_number};
+
+/// Of more suspects than this all flows are listed at once: the kernel walks its whole table for each.
+const SINGLE_LISTINGS: usize = 16;
+
+/// A sweep that is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Swept {
+    /// The family.
+    pub family: Family,
+    /// How long it took.
+    pub duration: Duration,
+    /// How many flows it deleted.
+    pub deleted: usize,
+}
+
+/// Carries out sweeps.
+#[derive(Debug)]
+pub struct Reconciler {
+    flows: Socket,
+    addresses: route::Handle,
+}
+
+impl Reconciler {
+    /// Opens its sockets in the network namespace of the calling thread.
+    pub fn open() -> io::Result<Self> {
+        Ok(Self { flows: Socket::open(socket::NETFILTER)?, addresses: route::Handle::open()? })
+    }
+
+    /// Carries out what is ordered until nobody can order any more. Orders that wait are carried out together.
+    pub fn run(mut self, orders: &Receiver<Sweep>, mut done: impl FnMut(Swept)) {
+        let mut waiting = Waiting::default();
+        while let Ok(order) = orders.recv() {
+            waiting.add(order);
+            waiting.add_all(orders);
+            while let Some(sweep) = waiting.take() {
+                let (family, start) = (sweep.family, Instant::now());
+                match self.sweep(sweep, orders, &mut waiting) {
+                    Ok(deleted) => {
+                        tracing::debug!(v = 4, %family, deleted, "Looked for stale flows");
+                        done(Swept { family, duration: start.elapsed(), deleted });
+                    }
+                    Err(error) => {
+                        tracing::error!(%family, "Stale flows may be left in connection tracking: {error}")
+                    }
+                }
+            }
+            waiting.forget_news();
+        }
+    }
+
+    /// Collects first and deletes then, so that what was told meanwhile counts: connections to an endpoint that is new
+    /// since the sweep was ordered are not stale.
+    fn sweep(
+        &mut self,
+        mut sweep: Sweep,
+        orders: &Receiver<Sweep>,
+        waiting: &mut Waiting,
+    ) -> Result<usize, Failure> {
+        let node_addresses = self.node_addresses(&sweep)?;
+        let number = match sweep.family {
+            Family::V4 => IPV4,
+            Family::V6 => IPV6,
+        };
+        let mut stale = BTreeMap::new();
+        for filter in filters(&sweep.suspects) {
+            let collect = |flow: &Flow| {
+                if is_stale(flow, &sweep, &node_addresses) {
+                    stale.insert(flow.id, *flow);
+                }
+            };
+            conntrack::list(&mut self.flows, number, &filter, collect).map_err(Failure::Listing)?;
+        }
+        waiting.add_all(orders);
+        if let Some(news) = waiting.of(sweep.family) {
+            sweep.servers.extend(news.servers.iter().map(|(site, servers)| (*site, servers.clone())));
+        }
+        let mut deleted = 0;
+        for flow in stale.values().filter(|flow| is_stale(flow, &sweep, &node_addresses)) {
+            let was_there = conntrack::delete(&mut self.flows, flow)
+                .map_err(|error| Failure::Deleting(Box::new(*flow), error))?;
+            deleted += usize::from(was_there);
+        }
+        Ok(deleted)
+    }
+
+    fn node_addresses(&mut self, sweep: &Sweep) -> Result<HashSet<IpAddr>, Failure> {
+        let has_node_ports = sweep.servers.keys().any(|site| matches!(site.place, Place::Node(_)));
+        match &sweep.node_port_addresses {
+            Some(addresses) => Ok(addresses.iter().copied().collect()),
+            None if !has_node_ports => Ok(HashSet::new()),
+            None => {
+                let addresses = self.addresses.addresses().map_err(Failure::Addresses)?;
+                Ok(addresses.iter().map(|address| address.net.addr()).collect())
+            }
+        }
+    }
+}
+
+/// What the kernel is asked for to see every suspect.
+fn filters(suspects: &Suspects) -> Vec<Filter> {
+    let (endpoints, sites) = match suspects {
+        Suspects::Some { endpoints, sites } => (endpoints, sites),
+        Suspects::All => return [TCP, UDP, SCTP].map(Filter::Protocol).into(),
+    };
+    if endpoints.len() + sites.len() > SINGLE_LISTINGS {
+        let protocols =
+            endpoints.iter().map(|(protocol, _)| *protocol).chain(sites.iter().map(|site| site.protocol));
+        let protocols: HashSet<Protocol> = protocols.collect();
+        return protocols.into_iter().map(|protocol| Filter::Protocol(protocol_number(protocol))).collect();
+    }
+    let answered_by = endpoints.iter().map(|(protocol, endpoint)| {
+        Filter::From(protocol_number(*protocol), SocketAddr::new(endpoint.address, endpoint.port))
+    });
+    let sent_to = sites.iter().map(|site| {
+        let address = match site.place {
+            Place::Address(address) => Some(address),
+            Place::Node(_) => None,
+        };
+        Filter::To(protocol_number(site.protocol), address, site.port)
+    });
+    answered_by.chain(sent_to).collect()
+}
+
+/// Orders that are not carried out yet, those of a family taken together.
+#[derive(Debug, Default)]
+struct Waiting(BTreeMap<Family, Sweep>);
+
+impl Waiting {
+    fn add(&mut self, order: Sweep) {
+        match self.0.get_mut(&order.family) {
+            Some(earlier) => earlier.extend(order),
+            None => {
+                self.0.insert(order.family, order);
+            }
+        }
+    }
+
+    fn add_all(&mut self, orders: &Receiver<Sweep>) {
+        orders.try_iter().for_each(|order| self.add(order));
+    }
+
+    fn of(&self, family: Family) -> Option<&Sweep> {
+        self.0.get(&family)
+    }
+
+    /// One that has something to look at.
+    fn take(&mut self) -> Option<Sweep> {
+        let family =
+            self.0.iter().find(|(_, sweep)| !sweep.suspects.are_none()).map(|(family, _)| *family)?;
+        self.0.remove(&family)
+    }
+
+    /// What was told without an order matters to sweeps that were going on.
+    fn forget_news(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Why a sweep was not done.
+enum Failure {
+    Addresses(route::Error),
+    Listing(socket::Error),
+    Deleting(Box<Flow>, socket::Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Addresses(error) => write!(f, "listing the node's addresses: {error}"),
+            Self::Listing(error) => write!(f, "listing flows: {error}{}", advice(error)),
+            Self::Deleting(flow, error) => write!(
+                f,
+                "deleting the flow of {} to {}, protocol {}: {error}{}",
+                flow.original.source,
+                flow.original.destination,
+                flow.protocol,
+                advice(error)
+            ),
+        }
+    }
+}
+
+fn advice(error: &socket::Error) -> &'static str {
+    const EPERM: i32 = 1;
+    const EINVAL: i32 = 22;
+    const EOPNOTSUPP: i32 = 95;
+    match error.errno() {
+        Some(EPERM) => "; the process needs CAP_NET_ADMIN",
+        Some(EINVAL | EOPNOTSUPP) => "; the kernel module nf_conntrack_netlink may be missing",
+        _ => "",
+    }
+}
