@@ -137,7 +137,6 @@ fn open_connection() -> Expressions {
     open.extend(some_bit_of(0, ct::STATUS_DNAT));
     open.push(Expression::Ct { key: ct::DIRECTION, dreg: 0 });
     open.push(Expression::Compare { sreg: 0, op: Compare::Equal, data: vec![0] });
-    open.extend(tcp());
     open
 }
 
@@ -394,23 +393,19 @@ impl Rules {
 
     fn hooked_chains(&self) -> Vec<Chain> {
         let new = |then: &str| rule([new_connection(), jump(then)], "");
+        // in output too: what is refused on its way in is tracked by then
         let refused_node_port =
-            rule([new_connection(), self.to_node_port_address(), jump("no-endpoint-nodeports")], "");
-        let removed = || rule([open_connection(), jump("removed-endpoints")], "");
-        let checks = || vec![removed(), new("no-endpoints"), new("cluster-ips-check")];
+            || rule([new_connection(), self.to_node_port_address(), jump("no-endpoint-nodeports")], "");
+        let before = || vec![new("firewall"), rule([open_connection(), jump("removed-endpoints")], "")];
+        let refused = || new("no-endpoints");
+        let checked = || new("cluster-ips-check");
         let always = |then: &str| vec![rule([jump(then)], "")];
         vec![
-            base("filter-prerouting-pre-dnat", "filter", Hook::Prerouting, -110, vec![new("firewall")]),
-            base("filter-output-pre-dnat", "filter", Hook::Output, -110, vec![new("firewall")]),
-            base(
-                "filter-input",
-                "filter",
-                Hook::Input,
-                0,
-                vec![removed(), new("no-endpoints"), refused_node_port],
-            ),
-            base("filter-forward", "filter", Hook::Forward, 0, checks()),
-            base("filter-output", "filter", Hook::Output, 0, checks()),
+            base("filter-prerouting-pre-dnat", "filter", Hook::Prerouting, -110, before()),
+            base("filter-output-pre-dnat", "filter", Hook::Output, -110, before()),
+            base("filter-input", "filter", Hook::Input, 0, vec![refused(), refused_node_port()]),
+            base("filter-forward", "filter", Hook::Forward, 0, vec![refused(), checked()]),
+            base("filter-output", "filter", Hook::Output, 0, vec![refused(), refused_node_port(), checked()]),
             base("nat-prerouting", "nat", Hook::Prerouting, -100, always("services")),
             base("nat-output", "nat", Hook::Output, -100, always("services")),
             base("nat-postrouting", "nat", Hook::Postrouting, 100, always("masquerading")),
@@ -519,38 +514,28 @@ impl Rules {
         chain(Self::REJECT, vec![rule([tcp().to_vec(), reset], ""), rule([other], "")])
     }
 
-    fn endpoint(&self) -> Expressions {
-        let port = Expression::Payload { base: payload::TRANSPORT, offset: 2, length: 2, dreg: self.n };
-        vec![self.destination(0), port]
-    }
-
-    fn frontend_address(&self, dreg: u8) -> Expression {
-        let key = match self.settings.family {
-            Family::V4 => ct::DST_IP,
-            Family::V6 => ct::DST_IP6,
-        };
-        Expression::CtOriginal { key, dreg }
-    }
-
+    /// Looks at packets before their destination is translated: a reset made from a translated one would need a way back
+    /// through the translation, and with bridge netfilter it has none.
     fn removed_endpoints_chain(&self) -> Chain {
-        let frontend_port = |dreg| Expression::CtOriginal { key: ct::PROTO_DST, dreg };
-        let mut by_address = tcp().to_vec();
-        by_address.extend(self.endpoint());
-        by_address.extend([
-            self.frontend_address(self.n + 1),
-            frontend_port(2 * self.n + 1),
-            within(Set::RemovedEndpoints, 0),
-        ]);
-        let mut by_node_port = tcp().to_vec();
-        by_node_port.extend(self.endpoint());
-        by_node_port.extend([
-            frontend_port(self.n + 1),
+        let address = match self.settings.family {
+            Family::V4 => ct::SRC_IP,
+            Family::V6 => ct::SRC_IP6,
+        };
+        let endpoint = vec![
+            Expression::CtReply { key: address, dreg: 0 },
+            Expression::CtReply { key: ct::PROTO_SRC, dreg: self.n },
+        ];
+        let port = |dreg| Expression::Payload { base: payload::TRANSPORT, offset: 2, length: 2, dreg };
+        let by_address =
+            vec![self.destination(self.n + 1), port(2 * self.n + 1), within(Set::RemovedEndpoints, 0)];
+        let by_node_port = vec![
+            port(self.n + 1),
             within(Set::RemovedEndpointsNodePorts, 0),
-            self.frontend_address(0),
+            self.destination(0),
             Expression::Lookup { set: Set::ClusterIps.name(), sreg: 0, invert: true },
-        ]);
-        let reset = || goto(Self::RESET);
-        chain("removed-endpoints", vec![rule([by_address, reset()], ""), rule([by_node_port, reset()], "")])
+        ];
+        let reset = |by| rule([tcp().to_vec(), endpoint.clone(), by, goto(Self::RESET)], "");
+        chain("removed-endpoints", vec![reset(by_address), reset(by_node_port)])
     }
 
     /// A reset as an answer to a SYN would free the client's port, which is then the first to be used again and meets

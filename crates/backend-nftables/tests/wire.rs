@@ -74,6 +74,7 @@ struct Shape {
     protocol: Protocol,
     /// A second port with the same cluster IP and endpoints.
     second_port: bool,
+    departed: u16,
 }
 
 const PLAIN: Shape = Shape {
@@ -85,6 +86,7 @@ const PLAIN: Shape = Shape {
     ranges: false,
     protocol: Protocol::Tcp,
     second_port: false,
+    departed: 0,
 };
 
 fn with_endpoints(endpoints: &[u16]) -> Shape {
@@ -96,6 +98,7 @@ fn key(number: u8) -> ObjectKey {
 }
 
 fn service(family: Family, number: u8, shape: &Shape) -> ResolvedService {
+    let departed = |host: u16| Endpoint { address: address(family, 5, host), port: 8080 };
     let backend = |host: &u16| Backend {
         endpoint: Endpoint { address: address(family, 0, *host), port: 8080 },
         local: *host < shape.local_endpoints,
@@ -116,7 +119,7 @@ fn service(family: Family, number: u8, shape: &Shape) -> ResolvedService {
         local: cluster.iter().filter(|backend| backend.local).copied().collect(),
         any_endpoint: !cluster.is_empty(),
         cluster: cluster.clone(),
-        departed: vec![],
+        departed: (0..shape.departed).map(departed).collect(),
     };
     let mut ports = vec![port("http", 80, 30000 + host)];
     if shape.second_port {
@@ -171,8 +174,17 @@ fn shape() -> impl Strategy<Value = Shape> {
     ];
     let affinity = prop_oneof![3 => Just(None), 1 => Just(Some(10800)), 1 => Just(Some(60))];
     let protocol = prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)];
-    (endpoints, 0_u16..60, affinity, policy(), policy(), any::<[bool; 2]>(), protocol).prop_map(
-        |(endpoints, local_endpoints, affinity, external, internal, [ranges, second_port], protocol)| Shape {
+    (endpoints, 0_u16..60, affinity, policy(), policy(), any::<[bool; 2]>(), protocol, 0_u16..3).prop_map(
+        |(
+            endpoints,
+            local_endpoints,
+            affinity,
+            external,
+            internal,
+            [ranges, second_port],
+            protocol,
+            departed,
+        )| Shape {
             endpoints: endpoints.into_iter().collect(),
             local_endpoints,
             affinity,
@@ -181,6 +193,7 @@ fn shape() -> impl Strategy<Value = Shape> {
             ranges,
             protocol,
             second_port,
+            departed,
         },
     )
 }
@@ -228,7 +241,7 @@ fn everything_can_be_listed_at_every_step() {
                     local_endpoints: 2,
                     ..with_endpoints(&[1, 2])
                 },
-                Shape { external: Policy::Local, ranges: true, ..with_endpoints(&[1, 2]) },
+                Shape { external: Policy::Local, ranges: true, departed: 2, ..with_endpoints(&[1, 2]) },
             ] {
                 update(&mut plane, 1, Some(&shape));
                 assert_listable();

@@ -57,7 +57,7 @@ impl Reconciler {
                         done(Swept { family, duration: start.elapsed(), deleted });
                     }
                     Err(error) => {
-                        tracing::error!(%family, "Stale flows may be left in connection tracking: {error}")
+                        tracing::error!(%family, "Stale flows may be left in connection tracking: {error}");
                     }
                 }
             }
@@ -153,7 +153,9 @@ impl Waiting {
     }
 
     fn add_all(&mut self, orders: &Receiver<Sweep>) {
-        orders.try_iter().for_each(|order| self.add(order));
+        for order in orders.try_iter() {
+            self.add(order);
+        }
     }
 
     fn of(&self, family: Family) -> Option<&Sweep> {

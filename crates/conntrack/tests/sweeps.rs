@@ -21,7 +21,7 @@ struct World {
     family: Family,
     client: &'static str,
     service: &'static str,
-    pod: fn(u16) -> IpAddr,
+    pod: fn(u8) -> IpAddr,
 }
 
 const WORLDS: [World; 2] = [
@@ -29,30 +29,30 @@ const WORLDS: [World; 2] = [
         family: Family::V4,
         client: "192.0.2.1",
         service: "203.0.113.1",
-        pod: |host| IpAddr::from([198, 51, 100, host as u8]),
+        pod: |host| IpAddr::from([198, 51, 100, host]),
     },
     World {
         family: Family::V6,
         client: "2001:db8::1",
         service: "2001:db8:c::1",
-        pod: |host| IpAddr::from([0x2001, 0xdb8, 0xb, 0, 0, 0, 0, host]),
+        pod: |host| IpAddr::from([0x2001, 0xdb8, 0xb, 0, 0, 0, 0, host.into()]),
     },
 ];
 
 impl World {
-    fn endpoint(&self, host: u16) -> Endpoint {
+    fn endpoint(self, host: u8) -> Endpoint {
         Endpoint { address: (self.pod)(host), port: 5353 }
     }
 
-    fn site(&self, protocol: Protocol) -> Site {
+    fn site(self, protocol: Protocol) -> Site {
         Site { place: Place::Address(self.service.parse().unwrap()), protocol, port: 53 }
     }
 
-    fn node_port(&self) -> Site {
+    fn node_port(self) -> Site {
         Site { place: Place::Node(self.family), protocol: Protocol::Udp, port: 30053 }
     }
 
-    fn flow(&self, protocol: u8, client_port: u16, to: (&str, u16), host: u16) -> Flow {
+    fn flow(self, protocol: u8, client_port: u16, to: (&str, u16), host: u8) -> Flow {
         let client = SocketAddr::new(self.client.parse().unwrap(), client_port);
         let destination = SocketAddr::new(to.0.parse().unwrap(), to.1);
         Flow {
@@ -65,12 +65,12 @@ impl World {
         }
     }
 
-    fn to_service(&self, protocol: u8, client_port: u16, host: u16) -> Flow {
+    fn to_service(self, protocol: u8, client_port: u16, host: u8) -> Flow {
         self.flow(protocol, client_port, (self.service, 53), host)
     }
 
-    fn order(&self, suspects: Suspects, servers: &[(Site, Option<&[u16]>)]) -> Sweep {
-        let endpoints = |hosts: &[u16]| hosts.iter().map(|host| self.endpoint(*host)).collect::<Arc<[_]>>();
+    fn order(self, suspects: Suspects, servers: &[(Site, Option<&[u8]>)]) -> Sweep {
+        let endpoints = |hosts: &[u8]| hosts.iter().map(|host| self.endpoint(*host)).collect::<Arc<[_]>>();
         Sweep {
             family: self.family,
             suspects,
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    fn endpoints(&self, protocol: Protocol, hosts: &[u16]) -> Suspects {
+    fn endpoints(self, protocol: Protocol, hosts: &[u8]) -> Suspects {
         let endpoints = hosts.iter().map(|host| (protocol, self.endpoint(*host))).collect();
         Suspects::Some { endpoints, sites: BTreeSet::new() }
     }
@@ -100,7 +100,9 @@ fn left(world: World, flows: &[Flow], orders: Vec<Sweep>) -> (BTreeSet<u16>, usi
             conntrack::insert(&mut socket, flow, Duration::from_secs(600)).unwrap();
         }
         let (sender, receiver) = channel();
-        orders.into_iter().for_each(|order| sender.send(order).unwrap());
+        for order in orders {
+            sender.send(order).unwrap();
+        }
         drop(sender);
         let mut deleted = 0;
         Reconciler::open().unwrap().run(&receiver, |swept| {
@@ -142,12 +144,15 @@ fn exactly_the_flows_of_a_removed_endpoint_go() {
 #[test]
 fn many_suspects_are_told_apart_as_few_are() {
     for world in WORLDS {
-        let flows: Vec<_> = (1..60).map(|host| world.to_service(UDP, host, host)).collect();
-        let gone: Vec<u16> = (1..60).filter(|host| host % 2 == 0).collect();
-        let serving: Vec<u16> = (1..60).filter(|host| host % 2 == 1).collect();
+        let flows: Vec<_> = (1..60).map(|host| world.to_service(UDP, host.into(), host)).collect();
+        let gone: Vec<u8> = (1..60).filter(|host| host % 2 == 0).collect();
+        let serving: Vec<u8> = (1..60).filter(|host| host % 2 == 1).collect();
         let servers = [(world.site(Protocol::Udp), Some(&serving[..]))];
         let order = world.order(world.endpoints(Protocol::Udp, &gone), &servers);
-        assert_eq!(left(world, &flows, vec![order]), (serving.into_iter().collect(), gone.len()));
+        assert_eq!(
+            left(world, &flows, vec![order]),
+            (serving.into_iter().map(u16::from).collect(), gone.len())
+        );
     }
 }
 

@@ -325,8 +325,8 @@ fn suspects(hosts: &[u8], sites: &[Site]) -> Suspects {
     Suspects::Some { endpoints, sites: sites.iter().copied().collect() }
 }
 
-fn servers(hosts: &[u8]) -> Option<Arc<[Endpoint]>> {
-    Some(hosts.iter().map(|host| endpoint(*host)).collect())
+fn endpoints(hosts: &[u8]) -> Arc<[Endpoint]> {
+    hosts.iter().map(|host| endpoint(*host)).collect()
 }
 
 /// Whose flows are looked at now.
@@ -356,7 +356,7 @@ fn flows_to_a_removed_endpoint_are_looked_at_once_the_kernel_does_not_lead_there
     let orders = bench.orders();
     assert_eq!(orders.len(), 1);
     assert_eq!(orders[0].suspects, suspects(&[1], &[]));
-    assert_eq!(orders[0].servers[&site(1)], servers(&[2]));
+    assert_eq!(orders[0].servers[&site(1)], Some(endpoints(&[2])));
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn new_endpoints_are_told_before_the_kernel_leads_there() {
     let news: Vec<_> = bench.sweeps.try_iter().filter(|sweep| sweep.family == Family::V4).collect();
     assert_eq!(news.len(), 1);
     assert!(news[0].suspects.are_none());
-    assert_eq!(news[0].servers[&site(1)], servers(&[1]));
+    assert_eq!(news[0].servers[&site(1)], Some(endpoints(&[1])));
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn flows_to_sites_that_come_or_go_are_looked_at() {
     let orders = bench.orders();
     assert_eq!(orders[0].suspects, suspects(&[], &[site(1), site(9)]));
     assert_eq!(orders[0].servers[&site(1)], None);
-    assert_eq!(orders[0].servers[&site(9)], servers(&[1]));
+    assert_eq!(orders[0].servers[&site(9)], Some(endpoints(&[1])));
 }
 
 #[test]
@@ -417,6 +417,6 @@ fn an_endpoint_that_moves_to_another_slice_is_not_taken_for_one_that_left() {
     for _ in 0..100 {
         bench.pass(SECOND);
         assert_eq!(bench.calls(), []);
-        assert!(bench.orders().iter().all(|sweep| sweep.servers[&site(1)] == servers(&[1, 2])));
+        assert!(bench.orders().iter().all(|sweep| sweep.servers[&site(1)] == Some(endpoints(&[1, 2]))));
     }
 }

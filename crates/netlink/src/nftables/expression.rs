@@ -32,12 +32,12 @@ pub mod ct {
     pub const STATE_ESTABLISHED: u32 = 2;
     /// Whether the packet goes as the first one of its connection did: one byte, 0 if so.
     pub const DIRECTION: u32 = 1;
-    /// Destination port; of a direction.
-    pub const PROTO_DST: u32 = 12;
-    /// IPv4 destination address; of a direction.
-    pub const DST_IP: u32 = 20;
-    /// IPv6 destination address; of a direction.
-    pub const DST_IP6: u32 = 22;
+    /// Source port; of a direction.
+    pub const PROTO_SRC: u32 = 11;
+    /// IPv4 source address; of a direction.
+    pub const SRC_IP: u32 = 19;
+    /// IPv6 source address; of a direction.
+    pub const SRC_IP6: u32 = 21;
     /// `IPS_DST_NAT`.
     pub const STATUS_DNAT: u32 = 32;
 }
@@ -102,8 +102,8 @@ pub enum Expression {
     MetaSet { key: u32, sreg: u8 },
     /// Loads connection tracking data.
     Ct { key: u32, dreg: u8 },
-    /// Loads connection tracking data of the original direction.
-    CtOriginal { key: u32, dreg: u8 },
+    /// Loads connection tracking data of the reply direction.
+    CtReply { key: u32, dreg: u8 },
     /// `reg = (reg & mask) ^ xor`.
     Bitwise { reg: u8, mask: Vec<u8>, xor: Vec<u8> },
     /// Compares as many bytes as `data` has.
@@ -175,7 +175,7 @@ impl Expression {
         match self {
             Self::Payload { .. } => "payload",
             Self::MetaLoad { .. } | Self::MetaSet { .. } => "meta",
-            Self::Ct { .. } | Self::CtOriginal { .. } => "ct",
+            Self::Ct { .. } | Self::CtReply { .. } => "ct",
             Self::Bitwise { .. } => "bitwise",
             Self::Compare { .. } => "cmp",
             Self::Lookup { .. } | Self::LookupMap { .. } | Self::LookupVerdict { .. } => "lookup",
@@ -202,10 +202,10 @@ impl Expression {
                 w.be32(1, register(*dreg));
                 w.be32(2, *key);
             }
-            Self::CtOriginal { key, dreg } => {
+            Self::CtReply { key, dreg } => {
                 w.be32(1, register(*dreg));
                 w.be32(2, *key);
-                w.attribute(3, &[0]); // IP_CT_DIR_ORIGINAL
+                w.attribute(3, &[1]); // IP_CT_DIR_REPLY
             }
             Self::MetaSet { key, sreg } => {
                 w.be32(2, *key);

@@ -112,11 +112,15 @@ fn send(lab: &Lab, flow: &Flow, from: &str, to: SocketAddr) -> Result<Outcome> {
     if let Some(source) = flow.from_address {
         client = client.from_address(source);
     }
+    if let Some(port) = flow.from_port {
+        client = client.from_port(port);
+    }
     Ok(match flow.protocol {
         Protocol::Tcp => client.tcp(to),
         Protocol::Udp => client.udp(to),
         Protocol::Sctp => {
-            let port = 20_000 + NEXT_PORT.fetch_add(1, Ordering::Relaxed) % 20_000;
+            let port =
+                flow.from_port.unwrap_or_else(|| 20_000 + NEXT_PORT.fetch_add(1, Ordering::Relaxed) % 20_000);
             sctp::ask(lab.ns(from)?, to, port, patience)
         }
     })

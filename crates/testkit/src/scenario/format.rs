@@ -92,6 +92,8 @@ pub struct Step {
     pub flows: Vec<Flow>,
     /// Names of open connections that must still carry data.
     pub alive: Vec<String>,
+    /// Names of open connections that must be reset when the client next writes.
+    pub reset: Vec<String>,
     /// What the proxy must have logged until now.
     pub logged: Vec<Logged>,
 }
@@ -152,6 +154,8 @@ pub struct Flow {
     pub source: Option<Source>,
     /// Send from this address of the client.
     pub from_address: Option<std::net::IpAddr>,
+    /// Send from this port each time, so that connection tracking takes all tries for one flow.
+    pub from_port: Option<u16>,
     /// How often to try; none given: until every server has answered that should, at least ten times.
     pub times: Option<u32>,
 }

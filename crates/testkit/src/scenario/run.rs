@@ -274,6 +274,20 @@ impl Stage<'_> {
             }
             ensure!(known, "alive: {name} was never opened");
         }
+        for name in &step.reset {
+            let named = |full_name: &&String| full_name.split(' ').next() == Some(name);
+            let names: Vec<_> = self.open.keys().filter(named).cloned().collect();
+            ensure!(!names.is_empty(), "reset: {name} was never opened, or is reset already");
+            for full_name in names {
+                let Some(mut connection) = self.open.remove(&full_name) else { continue };
+                let deadline = Instant::now() + self.setup.effect;
+                let mut outcome = connection.ask();
+                while outcome != Outcome::Reset && Instant::now() < deadline {
+                    outcome = connection.ask();
+                }
+                ensure!(outcome == Outcome::Reset, "connection {full_name} is not reset: {outcome}");
+            }
+        }
         Ok(())
     }
 
