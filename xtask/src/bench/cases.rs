@@ -1,9 +1,11 @@
 //! What is measured. `docs/benchmarks.md` defines each.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use netlink::conntrack::{Filter, Flow, Tuple, UDP, status};
 use serde_json::{Value, json};
 
 use super::monotonic;
@@ -27,9 +29,16 @@ const QUIET: Duration = Duration::from_secs(2);
 const SETTLED: Duration = Duration::from_secs(3);
 const ANNOTATIONS_A_SECOND: u32 = 5;
 
+/// Flows that are no affair of services, in `udp-removal`.
+const FOREIGN_FLOWS: u32 = 200_000;
+const FOREIGN_SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 53);
+const FOREIGN_PORT: u16 = 53;
+/// Flows of each endpoint that is removed.
+const STALE_FLOWS: u32 = 10;
+
 /// The names, in the order in which `all` runs them.
-pub(super) const NAMES: [&str; 6] =
-    ["cold-sync", "endpoint-change", "service-create", "restart-warm", "memory", "idle"];
+pub(super) const NAMES: [&str; 7] =
+    ["cold-sync", "endpoint-change", "service-create", "udp-removal", "restart-warm", "memory", "idle"];
 
 /// How much is done.
 #[derive(Clone, Copy, Debug)]
@@ -60,11 +69,13 @@ impl Effort {
 
 /// One run of one benchmark: its results, and the number by which the median run is found.
 pub(super) fn run(name: &str, cluster: Cluster, program: &Program, effort: Effort) -> Result<(f64, Value)> {
-    let scene = Scene::new(cluster, program, matches!(name, "endpoint-change" | "service-create"))?;
+    let exact = matches!(name, "endpoint-change" | "service-create" | "udp-removal");
+    let scene = Scene::new(cluster, program, exact)?;
     let run = match name {
         "cold-sync" => cold_sync(&scene),
         "endpoint-change" => endpoint_change(&scene, cluster, effort),
         "service-create" => service_create(&scene, cluster, effort),
+        "udp-removal" => udp_removal(&scene, cluster, effort),
         "restart-warm" => restart_warm(&scene),
         "memory" => memory(&scene),
         _ => idle(&scene, cluster, effort),
@@ -167,6 +178,72 @@ fn service_create(scene: &Scene, cluster: Cluster, effort: Effort) -> Result<(f6
     let first = cluster.services;
     let middle = first + effort.changes;
     measure_changes(scene, pattern, first..middle, middle..middle + effort.quiet_changes)
+}
+
+/// Removals of UDP endpoints that have flows: how long until the rules follow and until the flows are gone; in an almost
+/// empty connection tracking table, then beside many flows of others.
+fn udp_removal(scene: &Scene, cluster: Cluster, effort: Effort) -> Result<(f64, Value)> {
+    scene.prepare()?;
+    let mut proxy = scene.start(&[NO_PAUSE])?;
+    scene.wait_for_sync(&mut proxy)?;
+    let services: Vec<_> = cluster.udp_services().take(2 * effort.changes).collect();
+    let (first, second) = services.split_at(services.len() / 2);
+    let (lags_alone, gone_alone) = removals(scene, cluster, first)?;
+    let foreign: Vec<_> = (0..FOREIGN_FLOWS).map(foreign_flow).collect();
+    scene.track(&foreign)?;
+    let before = proxy.usage()?;
+    let (lags, gone) = removals(scene, cluster, second)?;
+    let left = scene.tracked(&Filter::To(UDP, None, FOREIGN_PORT))?;
+    ensure!(left == foreign.len(), "{left} of {} flows of others are left", foreign.len());
+    let results = json!({
+        "foreign_flows": foreign.len(),
+        "lag_alone_ms": distribution(&lags_alone),
+        "lag_ms": distribution(&lags),
+        "flows_gone_alone_ms": distribution(&gone_alone),
+        "flows_gone_ms": distribution(&gone),
+        "lag_ratio": round(median(&lags) / median(&lags_alone)),
+    });
+    Ok((median(&gone), with_usage(results, &proxy, before)?))
+}
+
+/// Milliseconds from each event to the transaction that follows it, and until the flows of the endpoint are gone.
+fn removals(scene: &Scene, cluster: Cluster, services: &[usize]) -> Result<(Vec<f64>, Vec<f64>)> {
+    let (mut lags, mut gone) = (Vec::new(), Vec::new());
+    for number in services {
+        let tracked = scene.tracked_in_all()?;
+        let frontend = Cluster::frontend(*number);
+        let server = cluster.first_endpoint(*number);
+        let flows = (0..STALE_FLOWS).map(|client| udp_flow(client, frontend, server));
+        scene.track(&flows.collect::<Vec<_>>())?;
+        scene.forget();
+        let sent = scene.tell("endpoint", *number)?;
+        gone.push(seconds_between(sent, scene.wait_for_fewer_flows(tracked)?) * 1000.0);
+        let last = scene.last_transaction(CHANGE, GAP)?;
+        let (at, _) =
+            last.with_context(|| format!("endpoint {number}: nothing was written within {CHANGE:?}"))?;
+        lags.push(seconds_between(sent, at) * 1000.0);
+    }
+    Ok((lags, gone))
+}
+
+/// A flow of a client that is told from others by its port and address.
+fn udp_flow(client: u32, frontend: SocketAddr, server: SocketAddr) -> Flow {
+    let address = Ipv4Addr::from(0xc633_6400 + client / 50_000); // 198.51.100.0/24
+    let port = u16::try_from(1024 + client % 50_000).unwrap_or(u16::MAX);
+    let client = SocketAddr::from((address, port));
+    Flow {
+        protocol: UDP,
+        original: Tuple { source: client, destination: frontend },
+        reply: Tuple { source: server, destination: client },
+        status: status::SEEN_REPLY,
+        state: 0,
+        id: 0,
+    }
+}
+
+fn foreign_flow(number: u32) -> Flow {
+    let server = SocketAddr::from((FOREIGN_SERVER, FOREIGN_PORT));
+    udp_flow(number, server, server)
 }
 
 /// Kills the proxy and starts it on the rules it left.

@@ -5,7 +5,7 @@
 //! ever sent to them.
 
 use std::fmt::Write;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// The node under test; 1 % of the endpoints are on it.
 pub(super) const NODE: &str = "bench-0";
@@ -21,6 +21,7 @@ pub(super) const MOST_SERVICES: usize = 60_000;
 pub(super) const MOST_ENDPOINTS: usize = 100;
 
 const CLUSTER_IPS: u32 = 0xc612_0000;
+const LOAD_BALANCERS: u32 = 0xcb00_7100; // 203.0.113.0/24
 const PODS: u32 = 0xc613_0000;
 /// Pod addresses that are used from the start; those above are for replacements.
 const FIRST_PODS: usize = 62_000;
@@ -73,6 +74,38 @@ pub(super) struct State {
     pub(super) annotation: usize,
 }
 
+/// What a service has that most have not. Of twenty services one is of each kind, the other fourteen are plain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trait {
+    Plain,
+    Affinity,
+    LoadBalancer,
+    SourceRanges,
+    LocalLoadBalancer,
+    LocalClusterIp,
+    Udp,
+}
+
+fn trait_of(number: usize) -> Trait {
+    match number % 20 {
+        0 => Trait::Affinity,
+        1 => Trait::LoadBalancer,
+        2 => Trait::SourceRanges,
+        3 => Trait::LocalLoadBalancer,
+        4 => Trait::LocalClusterIp,
+        5 => Trait::Udp,
+        _ => Trait::Plain,
+    }
+}
+
+fn has_load_balancer(number: usize) -> bool {
+    matches!(trait_of(number), Trait::LoadBalancer | Trait::SourceRanges | Trait::LocalLoadBalancer)
+}
+
+fn protocol(number: usize) -> &'static str {
+    if trait_of(number) == Trait::Udp { "UDP" } else { "TCP" }
+}
+
 /// How large the cluster is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cluster {
@@ -90,6 +123,27 @@ impl Cluster {
             Kind::Node => write_node(out, state),
             Kind::ServiceCidr => write_service_cidr(out, state),
         };
+    }
+
+    /// How many addresses its services have.
+    pub(super) fn frontends(self) -> usize {
+        self.services + (0..self.services).filter(|number| has_load_balancer(*number)).count()
+    }
+
+    /// The numbers of its UDP services.
+    pub(super) fn udp_services(self) -> impl Iterator<Item = usize> {
+        (0..self.services).filter(|number| trait_of(*number) == Trait::Udp)
+    }
+
+    /// The cluster IP and port of a service.
+    pub(super) fn frontend(number: usize) -> SocketAddr {
+        (at(CLUSTER_IPS, number + 10), service_port(number)).into()
+    }
+
+    /// The endpoint that the first change of a service replaces.
+    pub(super) fn first_endpoint(self, number: usize) -> SocketAddr {
+        let port = u16::try_from(self.port(number)).unwrap_or(u16::MAX);
+        (self.address(number, 0, 0), port).into()
     }
 
     fn write_slice(&self, out: &mut String, number: usize, state: State) -> std::fmt::Result {
@@ -117,7 +171,12 @@ impl Cluster {
                 node % 3,
             )?;
         }
-        write!(out, r#"],"ports":[{{"name":"http","port":{},"protocol":"TCP"}}]}}"#, self.port(number))
+        write!(
+            out,
+            r#"],"ports":[{{"name":"http","port":{},"protocol":"{}"}}]}}"#,
+            self.port(number),
+            protocol(number)
+        )
     }
 
     /// How many services have pods on the same port.
@@ -153,12 +212,42 @@ fn uid(kind: usize, number: usize) -> String {
     format!("{:08x}-{kind:04x}-4b3c-8d7e-{number:012x}", number.wrapping_mul(2_654_435_761) & 0xffff_ffff)
 }
 
+/// Load balancers share 256 addresses, so their services differ in their ports.
+fn service_port(number: usize) -> u16 {
+    let port = if has_load_balancer(number) { 80 + number / 256 } else { 80 };
+    u16::try_from(port).unwrap_or(u16::MAX)
+}
+
+fn load_balancer_address(number: usize) -> Ipv4Addr {
+    at(LOAD_BALANCERS, number % 256)
+}
+
 fn write_service(out: &mut String, number: usize, state: State) -> std::fmt::Result {
     let (namespace, name) = names(number);
-    let address = at(CLUSTER_IPS, number + 10);
+    let (address, port, protocol) = (at(CLUSTER_IPS, number + 10), service_port(number), protocol(number));
+    let plain = r#""type":"ClusterIP","sessionAffinity":"None","internalTrafficPolicy":"Cluster"},"status":{"loadBalancer":{}}"#;
+    let balanced = |more: &str| {
+        format!(
+            r#""type":"LoadBalancer","allocateLoadBalancerNodePorts":false,"sessionAffinity":"None","internalTrafficPolicy":"Cluster",{more}}},"status":{{"loadBalancer":{{"ingress":[{{"ip":"{}","ipMode":"VIP"}}]}}}}"#,
+            load_balancer_address(number)
+        )
+    };
+    let special = match trait_of(number) {
+        Trait::Plain | Trait::Udp => plain.to_owned(),
+        Trait::Affinity => plain.replace(
+            r#""sessionAffinity":"None""#,
+            r#""sessionAffinity":"ClientIP","sessionAffinityConfig":{"clientIP":{"timeoutSeconds":10800}}"#,
+        ),
+        Trait::LocalClusterIp => plain.replace(r#"Policy":"Cluster""#, r#"Policy":"Local""#),
+        Trait::LoadBalancer => balanced(r#""externalTrafficPolicy":"Cluster""#),
+        Trait::SourceRanges => balanced(
+            r#""externalTrafficPolicy":"Cluster","loadBalancerSourceRanges":["192.0.2.0/24","198.51.100.0/25"]"#,
+        ),
+        Trait::LocalLoadBalancer => balanced(r#""externalTrafficPolicy":"Local""#),
+    };
     write!(
         out,
-        r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"{namespace}","uid":"{}","resourceVersion":"{}","creationTimestamp":"2026-01-15T08:12:33Z","labels":{{"app.kubernetes.io/instance":"checkout","app.kubernetes.io/managed-by":"Helm","app.kubernetes.io/name":"{name}","helm.sh/chart":"checkout-4.2.1"}},"annotations":{{"meta.helm.sh/release-name":"checkout","meta.helm.sh/release-namespace":"{namespace}","prometheus.io/scrape":"{}"}},"managedFields":[{{"manager":"helm","operation":"Update","apiVersion":"v1","time":"2026-01-15T08:12:33Z","fieldsType":"FieldsV1","fieldsV1":{{"f:metadata":{{"f:annotations":{{".":{{}},"f:meta.helm.sh/release-name":{{}},"f:meta.helm.sh/release-namespace":{{}},"f:prometheus.io/scrape":{{}}}},"f:labels":{{".":{{}},"f:app.kubernetes.io/instance":{{}},"f:app.kubernetes.io/managed-by":{{}},"f:app.kubernetes.io/name":{{}},"f:helm.sh/chart":{{}}}}}},"f:spec":{{"f:internalTrafficPolicy":{{}},"f:ports":{{".":{{}},"k:{{\"port\":80,\"protocol\":\"TCP\"}}":{{".":{{}},"f:name":{{}},"f:port":{{}},"f:protocol":{{}},"f:targetPort":{{}}}}}},"f:selector":{{}},"f:sessionAffinity":{{}},"f:type":{{}}}}}}}}]}},"spec":{{"ports":[{{"name":"http","protocol":"TCP","port":80,"targetPort":"http"}}],"selector":{{"app.kubernetes.io/instance":"checkout","app.kubernetes.io/name":"{name}"}},"clusterIP":"{address}","clusterIPs":["{address}"],"type":"ClusterIP","sessionAffinity":"None","ipFamilies":["IPv4"],"ipFamilyPolicy":"SingleStack","internalTrafficPolicy":"Cluster"}},"status":{{"loadBalancer":{{}}}}}}"#,
+        r#"{{"kind":"Service","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"{namespace}","uid":"{}","resourceVersion":"{}","creationTimestamp":"2026-01-15T08:12:33Z","labels":{{"app.kubernetes.io/instance":"checkout","app.kubernetes.io/managed-by":"Helm","app.kubernetes.io/name":"{name}","helm.sh/chart":"checkout-4.2.1"}},"annotations":{{"meta.helm.sh/release-name":"checkout","meta.helm.sh/release-namespace":"{namespace}","prometheus.io/scrape":"{}"}},"managedFields":[{{"manager":"helm","operation":"Update","apiVersion":"v1","time":"2026-01-15T08:12:33Z","fieldsType":"FieldsV1","fieldsV1":{{"f:metadata":{{"f:annotations":{{".":{{}},"f:meta.helm.sh/release-name":{{}},"f:meta.helm.sh/release-namespace":{{}},"f:prometheus.io/scrape":{{}}}},"f:labels":{{".":{{}},"f:app.kubernetes.io/instance":{{}},"f:app.kubernetes.io/managed-by":{{}},"f:app.kubernetes.io/name":{{}},"f:helm.sh/chart":{{}}}}}},"f:spec":{{"f:internalTrafficPolicy":{{}},"f:ports":{{".":{{}},"k:{{\"port\":80,\"protocol\":\"TCP\"}}":{{".":{{}},"f:name":{{}},"f:port":{{}},"f:protocol":{{}},"f:targetPort":{{}}}}}},"f:selector":{{}},"f:sessionAffinity":{{}},"f:type":{{}}}}}}}}]}},"spec":{{"ports":[{{"name":"http","protocol":"{protocol}","port":{port},"targetPort":"http"}}],"selector":{{"app.kubernetes.io/instance":"checkout","app.kubernetes.io/name":"{name}"}},"clusterIP":"{address}","clusterIPs":["{address}"],"ipFamilies":["IPv4"],"ipFamilyPolicy":"SingleStack",{special}}}"#,
         uid(0x51, number),
         state.version,
         state.annotation.is_multiple_of(2),
@@ -209,6 +298,25 @@ mod tests {
             );
             assert_eq!(object["metadata"]["resourceVersion"], "77");
         }
+    }
+
+    #[test]
+    fn a_twentieth_of_the_services_has_each_of_the_special_traits() {
+        let cluster = Cluster { services: 100, endpoints: 1 };
+        let all: Vec<_> =
+            (0..100).map(|number| object(cluster, Kind::Service, number, State::default())).collect();
+        let count =
+            |field: &str, value: &str| all.iter().filter(|service| service["spec"][field] == value).count();
+        assert_eq!(count("sessionAffinity", "ClientIP"), 5);
+        assert_eq!(count("type", "LoadBalancer"), 15);
+        assert_eq!(count("externalTrafficPolicy", "Local"), 5);
+        assert_eq!(count("internalTrafficPolicy", "Local"), 5);
+        assert_eq!(all.iter().filter(|service| service["spec"]["ports"][0]["protocol"] == "UDP").count(), 5);
+        assert_eq!(
+            all.iter().filter(|service| service["spec"]["loadBalancerSourceRanges"].is_array()).count(),
+            5
+        );
+        assert_eq!(cluster.frontends(), 115);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A fresh network namespace with the API driver, the observer, and the measured proxy in it.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use ipnet::IpNet;
+use netlink::conntrack::{self, Filter, Flow};
 use netlink::namespace::Namespace;
 use netlink::nftables::{self, list};
 use netlink::route::Handle;
@@ -19,12 +21,14 @@ use super::objects::{Cluster, NODE, NODE_ADDRESS, POD_CIDR};
 use super::process::Proxy;
 use super::{TABLE, monotonic};
 
-/// The map that has an element for each service: ours, and the original's.
+/// The map that has an element for each address of a service: ours, and the original's.
 const FRONTENDS: [&str; 2] = ["frontends", "service-ips"];
 /// Helpers answer within this time.
 const ANSWER: Duration = Duration::from_secs(60);
 /// After so long without a transaction, what followed from an event is over.
 pub(super) const CALM: Duration = Duration::from_millis(500);
+/// Flows that the benchmark makes outlast it.
+const TRACKED: Duration = Duration::from_secs(3600);
 /// A start that takes longer has failed.
 const START: Duration = Duration::from_secs(900);
 
@@ -216,9 +220,9 @@ impl Scene {
         }
     }
 
-    /// A table of each family is there, with an element for each service.
+    /// A table of each family is there, with an element for each address of a service.
     fn everything_is_there(&self) -> Result<bool> {
-        let wanted = self.cluster.services;
+        let wanted = self.cluster.frontends();
         self.namespace.run(|| -> Result<bool> {
             let mut socket = Socket::open(socket::NETFILTER)?;
             let tables =
@@ -234,11 +238,54 @@ impl Scene {
         })?
     }
 
+    /// Makes the kernel track these flows, which are of clients that are not there.
+    pub(super) fn track(&self, flows: &[Flow]) -> Result<()> {
+        self.namespace.run(|| -> Result<()> {
+            let mut socket = Socket::open(socket::NETFILTER)?;
+            for flow in flows {
+                conntrack::insert(&mut socket, flow, TRACKED).context("tracking a flow")?;
+            }
+            Ok(())
+        })?
+    }
+
+    /// How many flows the kernel tracks of those that `filter` lists.
+    pub(super) fn tracked(&self, filter: &Filter) -> Result<usize> {
+        self.namespace.run(|| -> Result<usize> {
+            let mut count = 0;
+            conntrack::list(&mut Socket::open(socket::NETFILTER)?, nftables::IPV4, filter, |_| count += 1)?;
+            Ok(count)
+        })?
+    }
+
+    /// Waits until the kernel tracks no more than so many flows; the time.
+    pub(super) fn wait_for_fewer_flows(&self, most: usize) -> Result<u64> {
+        let limit = Instant::now() + ANSWER;
+        self.namespace.run(|| -> Result<u64> {
+            while tracked_in_all()? > most {
+                ensure!(Instant::now() < limit, "stale flows are still there after {ANSWER:?}");
+                thread::sleep(Duration::from_micros(200)); // the resolution of the result
+            }
+            Ok(monotonic())
+        })?
+    }
+
+    /// How many flows the kernel tracks.
+    pub(super) fn tracked_in_all(&self) -> Result<usize> {
+        self.namespace.run(tracked_in_all)?
+    }
+
     /// The number of the ruleset; every transaction moves it on.
     pub(super) fn generation(&self) -> Result<u32> {
         self.namespace
             .run(|| -> Result<u32> { Ok(list::generation(&mut Socket::open(socket::NETFILTER)?)?) })?
     }
+}
+
+fn tracked_in_all() -> Result<usize> {
+    let file = "/proc/sys/net/netfilter/nf_conntrack_count";
+    let text = fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
+    text.trim().parse().with_context(|| format!("{file} says {text:?}"))
 }
 
 /// Seconds from one time to a later one, both in nanoseconds.

@@ -40,6 +40,7 @@ pub(super) fn check(
             let cluster = Cluster { services: *services, endpoints };
             let (key, result) = best(name, cluster, program)?;
             broken.extend(standing_still(name, &result));
+            broken.extend(held_up(name, &result));
             keys.push(key);
             results[format!("services_{services}")] = result;
         }
@@ -87,6 +88,15 @@ fn standing_still(name: &str, result: &Value) -> Option<String> {
     bad.and_then(|(what, count)| wrong(what, count))
 }
 
+/// Flows of others may not hold up a sync.
+fn held_up(name: &str, result: &Value) -> Option<String> {
+    let ratio = result["lag_ratio"].as_f64()?;
+    let flows = &result["foreign_flows"];
+    (ratio > CHANGE_GROWTH || ratio.is_nan()).then(|| {
+        format!("{name}: a change takes {ratio} times as long beside {flows} tracked flows, {CHANGE_GROWTH} at most")
+    })
+}
+
 /// What may not grow with the number of services.
 fn growth(name: &str, keys: &[f64]) -> Option<String> {
     let (what, ratio, limit) = match (name, keys) {
@@ -116,6 +126,12 @@ mod tests {
         assert_eq!(growth("cold-sync", &linear), None);
         let quadratic = SERIES.map(|size| f64::from(u32::try_from(size).unwrap()).powi(2));
         assert!(growth("memory", &quadratic).is_some());
+    }
+
+    #[test]
+    fn a_sync_that_waits_for_connection_tracking_is_told() {
+        assert_eq!(held_up("udp-removal", &json!({"lag_ratio": 1.2})), None);
+        assert!(held_up("udp-removal", &json!({"lag_ratio": 20.0, "foreign_flows": 9})).is_some());
     }
 
     #[test]
