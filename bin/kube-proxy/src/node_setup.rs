@@ -1,4 +1,5 @@
-//! What the node needs once at the start: connection tracking limits, the score for the out-of-memory killer.
+//! What the node needs once at the start: connection tracking limits, the score for the out-of-memory killer, the limit of
+//! open files.
 //!
 //! A setting that cannot be written is a warning, never the end: in a container or a nested namespace these files are
 //! often read-only, and a node with the old limits still serves.
@@ -7,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use config::ConntrackSettings;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
 /// The files of the kernel, below `/` or below a test's folder.
@@ -111,6 +113,16 @@ impl NodeFiles {
             warn!(score, %error, "The score for the out-of-memory killer cannot be set (--oom-score-adj)");
         }
     }
+}
+
+/// Lets this process open as many files as it may at all, as every Go program does. Tells how many.
+pub(crate) fn raise_file_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        warn!(%error, "The limit of open files cannot be raised to its maximum");
+    }
+    let files = getrlimit(Resource::Nofile).current;
+    files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
 }
 
 /// How many CPUs a part of the list names: `3` or `0-7`.

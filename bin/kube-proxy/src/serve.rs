@@ -167,6 +167,23 @@ impl Reporter for SyncReporter {
     }
 }
 
+/// Counts the listeners for node ports on loopback addresses.
+pub(crate) struct ListenerCounters(pub(crate) Arc<Metrics>);
+
+impl relay::Counters for ListenerCounters {
+    fn opened(&self, family: Family) {
+        self.0.localhost_listeners.of(family).inc();
+    }
+
+    fn closed(&self, family: Family) {
+        self.0.localhost_listeners.of(family).dec();
+    }
+
+    fn failed(&self, family: Family) {
+        self.0.localhost_listener_failures.of(family).inc();
+    }
+}
+
 fn any_address(family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
