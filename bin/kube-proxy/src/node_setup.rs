@@ -183,6 +183,16 @@ mod tests {
     }
 
     #[test]
+    fn as_many_files_may_be_open_as_the_hard_limit_says() {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let lower = maximum.map_or(1024, |maximum| maximum / 2);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(lower), maximum }).unwrap();
+        let files = raise_file_limit();
+        assert_eq!(getrlimit(Resource::Nofile).current, maximum);
+        assert_eq!(u64::try_from(files).ok(), maximum.or(Some(u64::MAX)));
+    }
+
+    #[test]
     fn nothing_asked_for_writes_nothing() {
         let node = Node::new();
         node.apply(&NOTHING);

@@ -99,4 +99,178 @@ fn node_ports(service: &ResolvedService) -> Vec<NodePort> {
 }
 
 #[cfg(test)]
-mod tests {}
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use model::Endpoint;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    use super::*;
+    use crate::Told;
+
+    /// A data plane that refuses everything while this is set.
+    struct Plane(Arc<AtomicBool>);
+
+    impl Plane {
+        fn outcome(&self) -> Result<Report, SyncError> {
+            let error = SyncError { what: "writing".into(), cause: "refused".into(), service: None };
+            if self.0.load(Ordering::SeqCst) {
+                Err(error)
+            } else {
+                Ok(Report { written: 7, ..Report::default() })
+            }
+        }
+    }
+
+    impl Backend for Plane {
+        fn family(&self) -> Family {
+            Family::V6
+        }
+
+        fn rebuild(&mut self, _: &Services<'_>, _: &Facts) -> Result<Report, SyncError> {
+            self.outcome()
+        }
+
+        fn update(
+            &mut self,
+            _: Vec<(ObjectKey, Option<ResolvedService>)>,
+            _: &Facts,
+        ) -> Result<Report, SyncError> {
+            self.outcome()
+        }
+    }
+
+    struct Test {
+        backend: LocalhostNodePorts,
+        refuses: Arc<AtomicBool>,
+        inbox: UnboundedReceiver<Told>,
+    }
+
+    impl Test {
+        fn new() -> Self {
+            let (sender, inbox) = unbounded_channel();
+            let refuses = Arc::new(AtomicBool::new(false));
+            let plane = Box::new(Plane(Arc::clone(&refuses)));
+            Self { backend: LocalhostNodePorts::new(plane, Handle(sender)), refuses, inbox }
+        }
+
+        fn update(&mut self, changes: Vec<(ObjectKey, Option<ResolvedService>)>) -> bool {
+            let report = self.backend.update(changes, &Facts::default());
+            report.is_ok_and(|report| report.written == 7)
+        }
+
+        fn rebuild(&mut self, services: &[ResolvedService]) -> bool {
+            let all = |tell: &mut dyn FnMut(ResolvedService)| services.iter().cloned().for_each(tell);
+            let report = self.backend.rebuild(&all, &Facts::default());
+            report.is_ok_and(|report| report.written == 7)
+        }
+
+        /// Names, and the hosts of the endpoints of each port.
+        fn told(&mut self) -> Vec<(String, Vec<Vec<String>>)> {
+            let mut all = Vec::new();
+            while let Ok(told) = self.inbox.try_recv() {
+                assert_eq!(told.family, Family::V6);
+                let hosts = |port: &NodePort| port.endpoints.iter().map(ToString::to_string).collect();
+                all.push((told.service.name().to_owned(), told.ports.iter().map(hosts).collect()));
+            }
+            all
+        }
+    }
+
+    fn key(name: &str) -> ObjectKey {
+        ObjectKey::new("default", name)
+    }
+
+    /// A service with one TCP port, one endpoint on this node and one elsewhere.
+    fn service(name: &str, frontends: Vec<Frontend>) -> ResolvedService {
+        let backend = |host: u16, local| model::Backend {
+            endpoint: Endpoint { address: [0x2001, 0xdb8, 0, 0, 0, 0, 0, host].into(), port: 80 },
+            local,
+        };
+        let port = ResolvedPort {
+            name: "".into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            frontends,
+            cluster: vec![backend(1, true), backend(2, false)],
+            local: vec![backend(1, true)],
+            any_endpoint: true,
+            departed: vec![],
+        };
+        ResolvedService {
+            key: key(name),
+            ports: vec![port],
+            affinity_seconds: None,
+            internal_policy: Policy::Cluster,
+            external_policy: Policy::Cluster,
+            source_ranges: vec![],
+        }
+    }
+
+    fn change(service: &ResolvedService) -> Vec<(ObjectKey, Option<ResolvedService>)> {
+        vec![(service.key.clone(), Some(service.clone()))]
+    }
+
+    const ONE: &str = "[2001:db8::1]:80";
+    const TWO: &str = "[2001:db8::2]:80";
+
+    #[test]
+    fn the_relay_gets_the_endpoints_that_the_external_policy_allows() {
+        let mut test = Test::new();
+        let mut web = service("web", vec![Frontend::NodePort(30080)]);
+        assert!(test.update(change(&web)));
+        assert_eq!(test.told(), [("web".into(), vec![vec![ONE.into(), TWO.into()]])]);
+        web.external_policy = Policy::Local;
+        assert!(test.update(change(&web)));
+        assert_eq!(test.told(), [("web".into(), vec![vec![ONE.into()]])]);
+    }
+
+    #[test]
+    fn services_without_a_node_port_for_tcp_or_udp_are_not_told_of() {
+        let mut test = Test::new();
+        let inside = service("inside", vec![Frontend::ClusterIp([0; 16].into())]);
+        let mut sctp = service("sctp", vec![Frontend::NodePort(30080)]);
+        sctp.ports[0].protocol = Protocol::Sctp;
+        assert!(test.update(change(&inside)) && test.update(change(&sctp)));
+        assert!(test.rebuild(&[inside, sctp]));
+        assert_eq!(test.told(), []);
+    }
+
+    #[test]
+    fn a_service_that_loses_its_node_port_or_goes_is_withdrawn_once() {
+        let mut test = Test::new();
+        for gone in [Some(service("web", vec![])), None] {
+            assert!(test.update(change(&service("web", vec![Frontend::NodePort(30080)]))));
+            test.told();
+            for _ in 0..2 {
+                assert!(test.update(vec![(key("web"), gone.clone())]));
+            }
+            assert_eq!(test.told(), [("web".into(), vec![])]);
+        }
+    }
+
+    #[test]
+    fn a_rebuild_tells_of_all_services_and_withdraws_the_others() {
+        let mut test = Test::new();
+        let [a, b] = ["a", "b"].map(|name| service(name, vec![Frontend::NodePort(30080)]));
+        assert!(test.rebuild(&[a.clone(), b]));
+        assert_eq!(test.told().len(), 2);
+        assert!(test.rebuild(&[a]));
+        assert_eq!(test.told(), [("a".into(), vec![vec![ONE.into(), TWO.into()]]), ("b".into(), vec![])]);
+    }
+
+    #[test]
+    fn what_the_data_plane_refuses_is_not_told() {
+        let mut test = Test::new();
+        let web = service("web", vec![Frontend::NodePort(30080)]);
+        test.refuses.store(true, Ordering::SeqCst);
+        assert!(!test.update(change(&web)) && !test.rebuild(std::slice::from_ref(&web)));
+        assert_eq!(test.told(), []);
+        test.refuses.store(false, Ordering::SeqCst);
+        assert!(test.update(change(&web)));
+        test.refuses.store(true, Ordering::SeqCst);
+        assert!(!test.update(vec![(key("web"), None)]) && !test.rebuild(&[]));
+        assert_eq!(test.told().len(), 1, "the listeners stay as the rules do");
+    }
+}

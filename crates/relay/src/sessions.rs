@@ -81,3 +81,29 @@ impl Sessions {
         self.entries.retain(|_, session| now.saturating_duration_since(session.used) < IDLE);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use model::Family;
+
+    use super::*;
+    use crate::Transport;
+
+    #[tokio::test]
+    async fn a_client_is_forgotten_when_nothing_went_either_way_for_two_minutes() {
+        let site = Site { family: Family::V4, transport: Transport::Udp, port: 30080 };
+        let client = |port| (site, SocketAddr::from(([127, 0, 0, 1], port)));
+        let start = Instant::now();
+        let mut sessions = Sessions::new(10);
+        for port in [1, 2] {
+            let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+            let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
+            let endpoint = ([192, 0, 2, 1], 80).into();
+            sessions.add(client(port), Session { socket, endpoint, task, used: start });
+        }
+        assert!(sessions.find(&client(2), start + IDLE / 2).is_some());
+        sessions.end_idle(start + IDLE);
+        assert!(sessions.find(&client(1), start + IDLE).is_none());
+        assert!(sessions.find(&client(2), start + IDLE).is_some());
+    }
+}
