@@ -62,11 +62,8 @@ impl Sessions {
         Some(Arc::clone(&session.socket))
     }
 
-    /// Removes the session with this socket, not a later one of the same client.
-    pub(crate) fn remove(&mut self, key: &Key, socket: &Arc<UdpSocket>) {
-        if self.entries.get(key).is_some_and(|session| Arc::ptr_eq(&session.socket, socket)) {
-            self.entries.remove(key);
-        }
+    pub(crate) fn remove(&mut self, key: &Key) {
+        self.entries.remove(key);
     }
 
     /// Removes the sessions of a listener whose endpoints are not among these.

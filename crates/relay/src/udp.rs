@@ -70,7 +70,7 @@ fn forward(listener: &Arc<Listener>, key: Key, datagram: &[u8]) {
         match send_to_endpoint(&socket, datagram) {
             Ok(()) => return,
             // an ICMP error, mostly: an earlier datagram found no one there
-            Err(_) => lock(&listener.sessions).remove(&key, &socket),
+            Err(_) => lock(&listener.sessions).remove(&key),
         }
     }
     begin(listener, key, datagram);
@@ -128,7 +128,7 @@ async fn pass_replies(listener: Weak<Listener>, key: Key, socket: Arc<UdpSocket>
         }
     }
     if let Some(listener) = listener.upgrade() {
-        lock(&listener.sessions).remove(&key, &socket);
+        lock(&listener.sessions).remove(&key);
     }
 }
 
