@@ -3,6 +3,7 @@
 mod cleanup;
 mod config_watch;
 mod demo;
+mod node_ports;
 mod node_setup;
 mod objects;
 mod run;

@@ -1,4 +1,5 @@
-//! What the node needs once at the start: connection tracking limits, the score for the out-of-memory killer.
+//! What the node needs once at the start: connection tracking limits, the score for the out-of-memory killer, the limit of
+//! open files.
 //!
 //! A setting that cannot be written is a warning, never the end: in a container or a nested namespace these files are
 //! often read-only, and a node with the old limits still serves.
@@ -7,6 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use config::ConntrackSettings;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
 
 /// The files of the kernel, below `/` or below a test's folder.
@@ -113,6 +115,16 @@ impl NodeFiles {
     }
 }
 
+/// Lets this process open as many files as it may at all, as every Go program does. Tells how many.
+pub(crate) fn raise_file_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        warn!(%error, "The limit of open files cannot be raised to its maximum");
+    }
+    let files = getrlimit(Resource::Nofile).current;
+    files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX))
+}
+
 /// How many CPUs a part of the list names: `3` or `0-7`.
 fn cpus_in(range: &str) -> Option<u32> {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -168,6 +180,16 @@ mod tests {
         fn apply(&self, settings: &ConntrackSettings) {
             NodeFiles::new(self.0.path()).set_conntrack(settings);
         }
+    }
+
+    #[test]
+    fn as_many_files_may_be_open_as_the_hard_limit_says() {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        let lower = maximum.map_or(1024, |maximum| maximum / 2);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(lower), maximum }).unwrap();
+        let files = raise_file_limit();
+        assert_eq!(getrlimit(Resource::Nofile).current, maximum);
+        assert_eq!(u64::try_from(files).ok(), maximum.or(Some(u64::MAX)));
     }
 
     #[test]

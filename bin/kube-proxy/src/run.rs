@@ -1,13 +1,14 @@
 //! The wiring. Threads and who owns what:
 //!
-//! - `main` (tokio, one thread): the source of objects and the HTTP servers;
+//! - `main` (tokio, one thread): the source of objects, the HTTP servers, the relay of node ports on loopback;
 //! - `sync`: the tracker and the backends, all writes to the kernel;
 //! - `conntrack`: deletes stale flows, as `sync` orders;
 //! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses.
 //!
 //! The last two, and the source, only send messages to `sync`.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::convert::Infallible;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use backend_nftables::{LocalDetector, Nftables, Settings};
-use config::{Config, DetectLocal, Gate, Mode, NodePortAddress};
+use config::{Config, DetectLocal, Gate, Mode};
 use conntrack::{Reconciler, Swept};
 use dataplane::{Backend, Message, NodePortSelection, Options, Sweep, SyncLoop};
 use ipnet::IpNet;
@@ -24,12 +25,14 @@ use model::{Event, Family, Node, Tracker, TrackerOptions};
 use netlink::nftables::monitor::Monitor;
 use netlink::route;
 use observe::metrics::Metrics;
-use tracing::{info, warn};
+use relay::{Limits, LocalhostNodePorts};
+use tracing::info;
 
 use crate::config_watch;
-use crate::node_setup::NodeFiles;
+use crate::node_ports;
+use crate::node_setup::{self, NodeFiles};
 use crate::objects;
-use crate::serve::{Served, SyncReporter};
+use crate::serve::{ListenerCounters, Served, SyncReporter};
 
 /// How long the own Node may take to get pod networks, where they are needed; as with the original.
 const POD_CIDR_WAIT: Duration = Duration::from_secs(300);
@@ -56,14 +59,23 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
     let served = Arc::new(Served::new(config, mode, &families));
     let (service_health, service_servers) = served.service_health();
     let (sender, inbox) = channel();
-    let node_ports = node_port_selection(&config.node_port_addresses(mode));
+    let node_ports = node_ports::selection(&config.node_port_addresses(mode));
+    let limits = Limits::within(node_setup::raise_file_limit());
+    let (relay_handle, relay) = relay::relay(limits, Box::new(ListenerCounters(Arc::clone(&served.metrics))));
     let reporter = SyncReporter {
         metrics: Arc::clone(&served.metrics),
         health: Arc::clone(&served.health),
         services: service_health,
         all_addresses: families.iter().copied().filter(|family| node_ports.takes_all(*family)).collect(),
     };
-    let sync = SyncThread { config: config.clone(), mode, families, node_ports, sender: sender.clone() };
+    let sync = SyncThread {
+        config: config.clone(),
+        mode,
+        families,
+        node_ports,
+        relay: relay_handle,
+        sender: sender.clone(),
+    };
     thread::Builder::new()
         .name("sync".into())
         .spawn(move || {
@@ -78,9 +90,16 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
         tokio::select! {
             ended = served.run(config, mode, log, service_servers) => ended,
             ended = objects::follow(config, sender, Arc::clone(&served)) => ended,
+            ended = relay_for_ever(relay) => ended,
         }
     })?;
     match never {}
+}
+
+/// Without a loopback address to serve, the relay ends at once.
+async fn relay_for_ever(relay: relay::Relay) -> Result<Infallible> {
+    relay.run().await;
+    std::future::pending().await
 }
 
 /// Ends the process: what goes on without this thread would only look alive.
@@ -114,6 +133,7 @@ struct SyncThread {
     mode: Mode,
     families: Vec<Family>,
     node_ports: NodePortSelection,
+    relay: relay::Handle,
     sender: Sender<Message>,
 }
 
@@ -127,6 +147,7 @@ impl SyncThread {
         let mut backends: Vec<Box<dyn Backend + Send>> = Vec::new();
         let mut monitor = Monitor::open(backend_nftables::TABLE, vec![])
             .context("watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN")?;
+        let addresses = self.config.node_port_addresses(self.mode);
         for family in &self.families {
             let settings = self.settings(*family, node.as_ref());
             let listener = monitor
@@ -134,8 +155,13 @@ impl SyncThread {
                 .context("watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN")?;
             let backend = Nftables::new(settings, Some(listener)).context("opening a netlink socket")?;
             monitor.leave_out(backend.port());
-            backends.push(Box::new(backend));
+            backends.push(if node_ports::on_loopback(&addresses, *family) {
+                Box::new(LocalhostNodePorts::new(Box::new(backend), self.relay.clone()))
+            } else {
+                Box::new(backend)
+            });
         }
+        drop(self.relay);
         watch_ruleset(monitor, self.sender.clone())?;
         if self.node_ports.needs_interfaces() || options.interfaces_are_primary {
             watch_addresses(self.sender.clone())?;
@@ -201,26 +227,6 @@ impl SyncThread {
 fn families() -> Vec<Family> {
     let ipv6 = Path::new("/proc/net/if_inet6").exists();
     if ipv6 { vec![Family::V4, Family::V6] } else { vec![Family::V4] }
-}
-
-fn node_port_selection(addresses: &[NodePortAddress]) -> NodePortSelection {
-    let mut selection = NodePortSelection::default();
-    let all = [[0; 4].into(), [0; 16].into()].map(|address: IpAddr| IpNet::new_assert(address, 0));
-    for address in addresses {
-        match address {
-            NodePortAddress::Primary => selection.primary = true,
-            NodePortAddress::All => selection.networks.extend(all),
-            NodePortAddress::Cidr(net) => selection.networks.push(*net),
-            NodePortAddress::Localhost => {
-                warn!("Node ports on loopback addresses are not served in nftables mode");
-                let loopback = [([127, 0, 0, 0].into(), 8), (Ipv6Addr::LOCALHOST.into(), 128)];
-                selection.networks.extend(
-                    loopback.map(|(address, length): (IpAddr, u8)| IpNet::new_assert(address, length)),
-                );
-            }
-        }
-    }
-    selection
 }
 
 /// Reads messages until the own Node has pod networks; gives back what was read.

@@ -167,6 +167,23 @@ impl Reporter for SyncReporter {
     }
 }
 
+/// Counts the listeners for node ports on loopback addresses.
+pub(crate) struct ListenerCounters(pub(crate) Arc<Metrics>);
+
+impl relay::Counters for ListenerCounters {
+    fn opened(&self, family: Family) {
+        self.0.localhost_listeners.of(family).inc();
+    }
+
+    fn closed(&self, family: Family) {
+        self.0.localhost_listeners.of(family).dec();
+    }
+
+    fn failed(&self, family: Family) {
+        self.0.localhost_listener_failures.of(family).inc();
+    }
+}
+
 fn any_address(family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
@@ -176,4 +193,24 @@ fn any_address(family: Family) -> IpAddr {
 
 fn seconds(moment: Moment) -> f64 {
     moment.wall.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use relay::Counters;
+
+    use super::*;
+
+    #[test]
+    fn the_gauge_of_listeners_on_loopback_follows_them_and_failures_add_up() {
+        let metrics = Arc::new(Metrics::new(&[Family::V4], &Build::default(), &[]));
+        let counters = ListenerCounters(Arc::clone(&metrics));
+        counters.opened(Family::V4);
+        counters.opened(Family::V4);
+        counters.closed(Family::V4);
+        counters.failed(Family::V4);
+        counters.failed(Family::V4);
+        assert_eq!(metrics.localhost_listeners.of(Family::V4).get(), 1);
+        assert_eq!(metrics.localhost_listener_failures.of(Family::V4).get(), 2);
+    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// Each crate of the workspace, and the ones it may use outside of its tests.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
     ("backend-nftables", &["dataplane", "model", "netlink"]),
     ("config", &[]),
     ("conntrack", &["dataplane", "model", "netlink"]),
@@ -14,6 +14,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("model", &[]),
     ("netlink", &[]),
     ("observe", &["model"]),
+    ("relay", &["dataplane", "model"]),
     ("source", &["model"]),
     ("testkit", &["lab", "netlink"]),
     (
@@ -27,6 +28,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
             "model",
             "netlink",
             "observe",
+            "relay",
             "source",
         ],
     ),
@@ -35,7 +37,7 @@ const ARROWS: [(&str, &[&str]); 12] = [
 
 /// Crates that only these may use directly.
 const RESERVED: [(&str, &[&str]); 4] = [
-    ("tokio", &["observe", "source", "kube-proxy"]),
+    ("tokio", &["observe", "relay", "source", "kube-proxy"]),
     ("kube", &["source"]),
     ("libc", &["netlink"]),
     ("anyhow", &["kube-proxy", "testkit", "xtask"]),

@@ -25,7 +25,7 @@ impl NodePortSelection {
 
     /// The selection depends on the addresses of the node's interfaces.
     pub fn needs_interfaces(&self) -> bool {
-        self.networks.iter().any(|net| net.prefix_len() > 0)
+        self.networks.iter().any(|net| net.prefix_len() > 0 && !net.network().is_loopback())
     }
 
     /// The selected ones of the node's addresses, sorted. `primary` has at most one a family.

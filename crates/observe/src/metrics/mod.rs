@@ -64,6 +64,10 @@ pub struct Metrics {
     pub nftables_sync_failures: ByFamily<Counter>,
     /// Removals of outdated nftables objects that failed.
     pub nftables_cleanup_failures: ByFamily<Counter>,
+    /// Open listeners for node ports on a loopback address.
+    pub localhost_listeners: ByFamily<Gauge>,
+    /// Such listeners that could not be opened.
+    pub localhost_listener_failures: ByFamily<Counter>,
     /// How long a clean-up of connection tracking took.
     pub conntrack_duration: ByFamily<Histogram>,
     /// Connections that clean-ups removed.
@@ -146,6 +150,18 @@ impl Metrics {
                 "Failed removals of outdated nftables objects",
                 Counter::default,
             ),
+            localhost_listeners: family(
+                r,
+                "nftables_localhost_nodeport_listeners",
+                "Open listeners for node ports on a loopback address",
+                Gauge::default,
+            ),
+            localhost_listener_failures: family(
+                r,
+                "nftables_localhost_nodeport_listener_creation_failures",
+                "Failed attempts to listen for a node port on a loopback address",
+                Counter::default,
+            ),
             conntrack_duration: family(
                 r,
                 "conntrack_reconciler_sync_duration_seconds",
@@ -221,12 +237,14 @@ impl Metrics {
             for counter in [
                 &self.nftables_sync_failures,
                 &self.nftables_cleanup_failures,
+                &self.localhost_listener_failures,
                 &self.conntrack_deleted,
                 &self.kernel_objects_written,
                 &self.repairs,
             ] {
                 counter.of(family);
             }
+            self.localhost_listeners.of(family);
             for policy in [TrafficPolicy::Internal, TrafficPolicy::External] {
                 self.set_no_local_endpoints(family, policy, 0);
             }

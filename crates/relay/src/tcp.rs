@@ -1,0 +1,153 @@
+//! TCP: each connection is taken and continued to an endpoint.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+use crate::choice::Choice;
+use crate::{Site, lock};
+
+/// How long an endpoint may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// The first pause after a failed accept; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Connections that wait for being accepted.
+const BACKLOG: u32 = 1024;
+/// A peer that has been silent for this time is asked whether it is still there.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 9;
+/// Time between two warnings about too many connections.
+const WARN_PERIOD: Duration = Duration::from_secs(60);
+
+/// The connections of all listeners.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    free: Arc<Semaphore>,
+    warned: Mutex<Option<Instant>>,
+}
+
+impl Connections {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))), warned: Mutex::new(None) }
+    }
+
+    fn warn(&self, what: &str, site: Site, error: Option<&io::Error>) {
+        let (mut warned, now) = (lock(&self.warned), Instant::now());
+        if warned.is_none_or(|at| now.saturating_duration_since(at) >= WARN_PERIOD) {
+            *warned = Some(now);
+            let error = error.map(tracing::field::display);
+            tracing::warn!(address = %site.address(), error, "{what}");
+        }
+    }
+}
+
+/// Opens a listener.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = new_socket(address)?;
+    // without this a restart would have to wait for the end of the last connections' TIME_WAIT
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+fn new_socket(address: SocketAddr) -> io::Result<TcpSocket> {
+    match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }
+}
+
+/// Accepts connections for ever. They go on when the listener is closed, until either end closes them: the listener
+/// goes when the last endpoint does, and a connection to it may still be at work.
+pub(crate) async fn serve(
+    site: Site,
+    listener: TcpListener,
+    choice: Arc<Mutex<Choice>>,
+    connections: Arc<Connections>,
+) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let client = match listener.accept().await {
+            Ok((client, _)) => client,
+            Err(error) => {
+                // out of file descriptors, mostly: waiting gives others the time to return some
+                connections.warn(
+                    "Cannot accept connections to a node port, trying again",
+                    site,
+                    Some(&error),
+                );
+                sleep(pause).await;
+                pause = (2 * pause).min(LONGEST_PAUSE);
+                continue;
+            }
+        };
+        pause = FIRST_PAUSE;
+        let Ok(permit) = Arc::clone(&connections.free).try_acquire_owned() else {
+            connections.warn(
+                "Too many connections to node ports on loopback addresses, refusing more",
+                site,
+                None,
+            );
+            reset(&client);
+            continue;
+        };
+        let choice = Arc::clone(&choice);
+        tokio::spawn(async move {
+            converse(site, client, &choice).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn converse(site: Site, mut client: TcpStream, choice: &Mutex<Choice>) {
+    let Some(mut endpoint) = dial(site, choice).await else {
+        reset(&client);
+        return;
+    };
+    prepare(&client);
+    prepare(&endpoint);
+    if copy_bidirectional(&mut client, &mut endpoint).await.is_err() {
+        // an end that is no proper end must not look like one to the other side
+        reset(&client);
+        reset(&endpoint);
+    }
+}
+
+/// A connection to an endpoint; tries others when one does not answer.
+async fn dial(site: Site, choice: &Mutex<Choice>) -> Option<TcpStream> {
+    let mut failed = Vec::new();
+    loop {
+        let endpoint = lock(choice).pick(Instant::now(), &failed)?;
+        let connect = async { new_socket(endpoint)?.connect(endpoint).await };
+        let error = match timeout(CONNECT, connect).await {
+            Ok(Ok(stream)) => return Some(stream),
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+        tracing::debug!(v = 4, address = %site.address(), %endpoint, %error, "Endpoint of a node port does not answer");
+        failed.push(endpoint);
+    }
+}
+
+/// Small writes go at once, and a peer that has vanished is noticed. A socket for which that cannot be set still works.
+fn prepare(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE);
+    let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE);
+    let _ = sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES);
+}
+
+/// Closing this connection will send a reset.
+fn reset(stream: &TcpStream) {
+    // a socket that is dead already needs none
+    let _ = stream.set_zero_linger();
+}
