@@ -20,7 +20,17 @@ use crate::proxy::{Proxy, wall_clock};
 use crate::sctp;
 
 /// The node under test.
-pub(super) const NODE: &str = "n1";
+pub const NODE: &str = "n1";
+/// What the proxy is started with in every scenario.
+pub const USUAL_FLAGS: [&str; 6] = [
+    "--hostname-override=n1",
+    "--cluster-cidr=198.51.100.0/24,2001:db8:b::/63",
+    // limits of all namespaces, which only the first one may write
+    "--conntrack-max-per-core=0",
+    "--conntrack-tcp-timeout-established=0",
+    "--conntrack-tcp-timeout-close-wait=0",
+    "--v=2",
+];
 /// A change that causes a sync is looked for in the metrics for this time, before the packets are.
 const SYNC: Duration = Duration::from_secs(1);
 /// A load ends by itself after this time.
@@ -168,17 +178,7 @@ impl Stage<'_> {
     }
 
     fn start(&mut self) -> Result<()> {
-        let mut flags: Vec<String> = [
-            "--hostname-override=n1",
-            "--cluster-cidr=198.51.100.0/24,2001:db8:b::/63",
-            // limits of all namespaces, which only the first one may write
-            "--conntrack-max-per-core=0",
-            "--conntrack-tcp-timeout-established=0",
-            "--conntrack-tcp-timeout-close-wait=0",
-            "--v=2",
-        ]
-        .map(str::to_owned)
-        .into();
+        let mut flags: Vec<String> = USUAL_FLAGS.map(str::to_owned).into();
         flags.push(format!("--proxy-mode={}", self.setup.mode));
         let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
         flags.retain(|flag| self.scenario.flags.iter().all(|other| name(other) != name(flag)));
