@@ -14,6 +14,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Answer {
     /// Such as 200.
     pub status: u16,
+    /// The header, as text.
+    pub header: String,
     /// The body, as text.
     pub body: String,
 }
@@ -33,11 +35,10 @@ fn request(namespace: &Namespace, to: SocketAddr, method: &str, path: &str, body
         let mut stream = TcpStream::connect_timeout(&to, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         // HTTP/1.0: the answer ends where the connection does, nothing is chunked
-        write!(
-            stream,
-            "{method} {path} HTTP/1.0\r\nHost: {to}\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )?;
+        let length = body.len();
+        let request =
+            format!("{method} {path} HTTP/1.0\r\nHost: {to}\r\nContent-Length: {length}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         parse(&answer).ok_or_else(|| anyhow!("not HTTP: {answer:?}"))
@@ -46,7 +47,7 @@ fn request(namespace: &Namespace, to: SocketAddr, method: &str, path: &str, body
 }
 
 fn parse(answer: &str) -> Option<Answer> {
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.strip_prefix("HTTP/1.")?.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_owned() })
+    let (header, body) = answer.split_once("\r\n\r\n")?;
+    let status = header.strip_prefix("HTTP/1.")?.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Answer { status, header: header.to_owned(), body: body.to_owned() })
 }

@@ -73,7 +73,8 @@ impl<'a> Proxy<'a> {
     fn synced_since(&self, time: f64) -> bool {
         let Ok(metrics) = self.metrics() else { return false };
         let stamps = gauge(&metrics, "kubeproxy_sync_proxy_rules_last_timestamp_seconds");
-        !stamps.is_empty() && stamps.iter().all(|stamp| *stamp > time)
+        // a family has no stamp before its first sync
+        stamps.len() >= families() && stamps.iter().all(|stamp| *stamp > time)
     }
 
     /// What `/metrics` says.
@@ -113,6 +114,11 @@ impl Drop for Proxy<'_> {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// How many families the proxy writes on this machine.
+fn families() -> usize {
+    if Path::new("/proc/net/if_inet6").exists() { 2 } else { 1 }
 }
 
 /// The values of all series of the gauge `name`.

@@ -48,6 +48,10 @@ fn main() -> ExitCode {
             "{slices: [{service: web, port: 8080, ready: [p1], terminating: [r1]}], run: ['grep -q 2001:db8:c::10 manifests/service.lab.web.json', 'grep -q 2001:db8:b:1::141 manifests/endpointslice.lab.web-ipv6.json', 'test $(grep -c terminating manifests/endpointslice.lab.web-ipv4.json) = 2']}",
         ),
         (
+            "pages are looked at, and ports where nobody listens",
+            "http: [{from: n1, to: '127.0.0.1:10249', path: /metrics, status: 200, with: ['200 OK', IPv6]}, {from: ext, to: 'n1:10249'}]",
+        ),
+        (
             "deleted objects are gone",
             "{delete: [Service/web], run: ['test ! -e manifests/service.lab.web.json']}",
         ),
@@ -80,7 +84,7 @@ fn main() -> ExitCode {
         ),
         (
             "a load that fails",
-            "load: [{from: ext, to: '198.51.100.11:9'}]",
+            "{load: [{from: ext, to: '198.51.100.11:9'}], run: [sleep 0.5]}",
             "connections failed: {\"refused\"",
         ),
         (
@@ -89,6 +93,16 @@ fn main() -> ExitCode {
             "run: echo look here; false: exit status: 1: look here",
         ),
         ("a log without what is wanted", "logged: [{with: nothing, times: 1}]", "logged 0 lines with"),
+        (
+            "a page without what is wanted",
+            "http: [{from: n1, to: '127.0.0.1:10249', status: 200, with: [nothing]}]",
+            "expected status 200 with [\"nothing\"]",
+        ),
+        (
+            "somebody where nobody should listen",
+            "http: [{from: n1, to: '127.0.0.1:10249'}]",
+            "somebody may listen there",
+        ),
         ("a connection nobody opened", "alive: [long]", "alive: long was never opened"),
         (
             "an unknown member",
@@ -148,7 +162,10 @@ fn fake_proxy() -> ! {
     loop {
         let (mut stream, _) = listener.accept().unwrap();
         let _ = stream.read(&mut [0; 1024]);
-        let metric = format!("kubeproxy_sync_proxy_rules_last_timestamp_seconds {}\n", wall_clock());
-        let _ = write!(stream, "HTTP/1.0 200 OK\r\n\r\n{metric}");
+        let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n");
+        for family in ["IPv4", "IPv6"] {
+            let name = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
+            let _ = writeln!(stream, "{name}{{ip_family=\"{family}\"}} {}", wall_clock());
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::io::Errno;
 use rustix::net::sockopt::set_ipv6_v6only;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
@@ -85,8 +86,20 @@ pub(super) async fn bind(
     }
 }
 
-/// Opens a listener. An IPv6 wildcard also takes IPv4 connections, unless `one_family`.
+/// Opens a listener. Unless `one_family`, a wildcard of either family takes connections of both, as in Go, so that a
+/// balancer can ask the default 0.0.0.0:10256 over IPv6.
 pub(crate) fn listen(address: SocketAddr, one_family: bool) -> io::Result<TcpListener> {
+    let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, address.port()));
+    if !one_family && address.ip().is_unspecified() && address != both {
+        match listen_there(both, false) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::AFNOSUPPORT) => {} // no IPv6 here
+            other => return other,
+        }
+    }
+    listen_there(address, one_family)
+}
+
+fn listen_there(address: SocketAddr, one_family: bool) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,

@@ -24,7 +24,7 @@ const TRIES: u32 = 10;
 const RUNS: f64 = 1e9;
 
 /// A flow that did not go as expected: what came instead.
-pub(super) type Wrong = anyhow::Error;
+type Wrong = anyhow::Error;
 
 /// The addresses `to` stands for.
 pub(super) fn targets(lab: &Lab, to: &OneOrMany) -> Result<Vec<SocketAddr>> {
@@ -48,13 +48,7 @@ pub(super) fn targets(lab: &Lab, to: &OneOrMany) -> Result<Vec<SocketAddr>> {
 /// Tries the flow from one client to one target.
 ///
 /// With `slow_refusal` a TCP client may be told late that it is refused, as it is by an ICMPv6 error.
-pub(super) fn check(
-    lab: &Lab,
-    flow: &Flow,
-    from: &str,
-    to: SocketAddr,
-    slow_refusal: bool,
-) -> Result<(), Wrong> {
+pub fn check(lab: &Lab, flow: &Flow, from: &str, to: SocketAddr, slow_refusal: bool) -> Result<(), Wrong> {
     let mut met: BTreeMap<String, u32> = BTreeMap::new();
     let at_most = flow.times.unwrap_or_else(|| tries(&flow.expect));
     for turn in 1..=at_most {

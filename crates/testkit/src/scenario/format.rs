@@ -21,7 +21,8 @@ pub struct Scenario {
     pub flags: Vec<String>,
     /// Fields of a configuration file; given, the proxy is started with one that has them and the usual ones.
     pub config: Option<serde_json::Map<String, Value>>,
-    /// The pods that take part; the outside client `ext` and the node `n1` always do.
+    /// The pods that take part; the outside client `ext` and the node `n1` always do. One that is named here although it is
+    /// no pod has servers like a pod.
     pub lab: Vec<String>,
     /// The ports on which every pod has a server; none given: 8080.
     #[serde(default = "usual_ports")]
@@ -96,6 +97,8 @@ pub struct Step {
     pub reset: Vec<String>,
     /// What the proxy must have logged until now.
     pub logged: Vec<Logged>,
+    /// What HTTP servers must answer.
+    pub http: Vec<Http>,
 }
 
 /// How a process is stopped.
@@ -242,4 +245,26 @@ pub struct Logged {
     pub with: OneOrMany,
     /// How many lines.
     pub times: usize,
+}
+
+/// A request, and what must be answered.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Http {
+    /// The client.
+    pub from: String,
+    /// See [`Flow::to`].
+    pub to: OneOrMany,
+    /// What is asked for.
+    #[serde(default = "root")]
+    pub path: String,
+    /// The status code; none given: nobody listens there.
+    pub status: Option<u16>,
+    /// Texts that must be in the answer, its header included.
+    #[serde(default)]
+    pub with: Vec<String>,
+}
+
+fn root() -> String {
+    "/".to_owned()
 }

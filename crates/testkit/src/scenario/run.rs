@@ -13,18 +13,31 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::flow;
-use super::format::{Flow, Load, Open, Scenario, Step, Stop};
+use super::format::{Flow, Http, Load, Open, Scenario, Step, Stop};
 use super::slices::{World, node};
+use crate::http;
 use crate::objects::{Objects, Source};
 use crate::proxy::{Proxy, wall_clock};
 use crate::sctp;
 
 /// The node under test.
-pub(super) const NODE: &str = "n1";
+pub const NODE: &str = "n1";
+/// What the proxy is started with in every scenario.
+pub const USUAL_FLAGS: [&str; 6] = [
+    "--hostname-override=n1",
+    "--cluster-cidr=198.51.100.0/24,2001:db8:b::/63",
+    // limits of all namespaces, which only the first one may write
+    "--conntrack-max-per-core=0",
+    "--conntrack-tcp-timeout-established=0",
+    "--conntrack-tcp-timeout-close-wait=0",
+    "--v=2",
+];
 /// A change that causes a sync is looked for in the metrics for this time, before the packets are.
 const SYNC: Duration = Duration::from_secs(1);
 /// A load ends by itself after this time.
 const LOAD: Duration = Duration::from_secs(120);
+/// Time between two looks at what is not right yet, which leaves the processor to the proxy.
+const LOOK: Duration = Duration::from_millis(50);
 /// Lines of the log shown with a failure.
 const LOG_LINES: usize = 40;
 /// Characters shown of each.
@@ -86,9 +99,11 @@ type Servers = (Vec<Server>, Vec<sctp::Server>);
 
 fn servers(lab: &Lab, scenario: &Scenario) -> Result<Servers> {
     let mut servers = Servers::default();
-    for pod in lab.members().iter().filter(|member| member.node.is_some()) {
-        servers.0.push(Server::start(pod, &scenario.ports)?);
-        servers.1.push(sctp::Server::start(&pod.namespace, &pod.name)?);
+    for member in lab.members() {
+        if member.node.is_some() || scenario.lab.contains(&member.name) {
+            servers.0.push(Server::start(member, &scenario.ports)?);
+            servers.1.push(sctp::Server::start(&member.namespace, &member.name)?);
+        }
     }
     Ok(servers)
 }
@@ -149,6 +164,9 @@ impl Stage<'_> {
             ensure!(report.failed() == 0, "{what}: connections failed: {:?}", report.failures);
         }
         self.check_log(step)?;
+        for request in &step.http {
+            self.check_http(request, change.1)?;
+        }
         self.check_process()?;
         self.list_ruleset()
     }
@@ -168,17 +186,7 @@ impl Stage<'_> {
     }
 
     fn start(&mut self) -> Result<()> {
-        let mut flags: Vec<String> = [
-            "--hostname-override=n1",
-            "--cluster-cidr=198.51.100.0/24,2001:db8:b::/63",
-            // limits of all namespaces, which only the first one may write
-            "--conntrack-max-per-core=0",
-            "--conntrack-tcp-timeout-established=0",
-            "--conntrack-tcp-timeout-close-wait=0",
-            "--v=2",
-        ]
-        .map(str::to_owned)
-        .into();
+        let mut flags: Vec<String> = USUAL_FLAGS.map(str::to_owned).into();
         flags.push(format!("--proxy-mode={}", self.setup.mode));
         let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
         flags.retain(|flag| self.scenario.flags.iter().all(|other| name(other) != name(flag)));
@@ -306,6 +314,41 @@ impl Stage<'_> {
         Ok(())
     }
 
+    fn check_http(&self, request: &Http, change: Instant) -> Result<()> {
+        for to in flow::targets(self.lab, &request.to)? {
+            while let Err(wrong) = self.ask_http(request, to) {
+                if change.elapsed() > self.setup.effect {
+                    return Err(wrong);
+                }
+                thread::sleep(LOOK);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask_http(&self, request: &Http, to: SocketAddr) -> Result<()> {
+        let answer = http::get(self.lab.ns(&request.from)?, to, &request.path);
+        let Some(status) = request.status else {
+            let refused = |error: &anyhow::Error| {
+                let error = error.downcast_ref::<std::io::Error>();
+                error.is_some_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+            };
+            return match answer {
+                Err(error) if refused(&error) => Ok(()),
+                other => bail!("http://{to}: somebody may listen there: {other:?}"),
+            };
+        };
+        let answer = answer?;
+        let text = format!("{}\n\n{}", answer.header, answer.body);
+        ensure!(
+            answer.status == status && request.with.iter().all(|part| text.contains(part)),
+            "http://{to}{}: expected status {status} with {:?}, came:\n{text}",
+            request.path,
+            request.with,
+        );
+        Ok(())
+    }
+
     fn check_process(&mut self) -> Result<()> {
         match self.proxy.as_mut().map(Proxy::ended).transpose()?.flatten() {
             Some(status) => bail!("the proxy has ended: {status}"),
@@ -363,7 +406,7 @@ fn pair(lab: &Lab, flow: &Flow, from: &str, to: SocketAddr, change: Instant, set
                 source.unwrap_or_default(),
             );
         }
-        thread::sleep(Duration::from_millis(50)); // leave the processor to the proxy
+        thread::sleep(LOOK);
     }
     Ok(())
 }

@@ -14,18 +14,19 @@ use crate::objects::Identity;
 const NAMESPACE: &str = "lab";
 
 /// The objects as they are at this point of a scenario.
-pub(super) struct World<'a> {
-    pub lab: &'a Lab,
+pub struct World<'a> {
+    lab: &'a Lab,
     services: BTreeMap<String, Value>,
 }
 
 impl<'a> World<'a> {
-    pub(super) fn new(lab: &'a Lab) -> Self {
+    /// No objects yet; the slices' pods are those of `lab`.
+    pub fn new(lab: &'a Lab) -> Self {
         Self { lab, services: BTreeMap::new() }
     }
 
     /// Fills in what an API server would, and remembers services for [`World::expand`].
-    pub(super) fn complete(&mut self, mut object: Value) -> Result<Value> {
+    pub fn complete(&mut self, mut object: Value) -> Result<Value> {
         if matches!(object["kind"].as_str(), Some("Service" | "EndpointSlice"))
             && object.pointer("/metadata/namespace").is_none()
         {
@@ -46,7 +47,7 @@ impl<'a> World<'a> {
     }
 
     /// The `EndpointSlices` of a short form.
-    pub(super) fn expand(&self, slice: &Slice) -> Result<Vec<Value>> {
+    pub fn expand(&self, slice: &Slice) -> Result<Vec<Value>> {
         let service = self.services.get(&slice.service);
         let service = service.ok_or_else(|| anyhow!("slices: there is no service {}", slice.service))?;
         let families = service["spec"]["ipFamilies"].as_array().cloned().unwrap_or_default();
@@ -111,7 +112,7 @@ fn complete_service(spec: &mut Value) {
 }
 
 /// The Node object of node `n1`.
-pub(super) fn node(lab: &Lab) -> Result<Value> {
+pub fn node(lab: &Lab) -> Result<Value> {
     let name = super::run::NODE;
     let node = lab.spec().nodes.iter().find(|node| node.name == name);
     let node = node.ok_or_else(|| anyhow!("the lab has no node {name}"))?;
