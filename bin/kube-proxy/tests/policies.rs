@@ -244,6 +244,7 @@ fn cells(cases: &[Case]) -> Vec<Cell> {
                             expect: expect.clone(),
                             source: source.clone(),
                             from_address: None,
+                            from_port: None,
                             times: None,
                         },
                     });
