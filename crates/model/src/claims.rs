@@ -45,6 +45,8 @@ impl Site {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Claim {
     pub(crate) site: Site,
+    /// Not as a cluster IP: nobody can take over the cluster IP of another service (CVE-2020-8554).
+    pub(crate) external: bool,
     /// When the service was created, seconds since 1970.
     pub(crate) created: i64,
     pub(crate) service: ObjectKey,
@@ -68,7 +70,8 @@ impl Claims {
 
     /// The claim that has the site.
     pub(crate) fn holder(&self, site: Site) -> Option<&Claim> {
-        let first = Claim { site, created: i64::MIN, service: ObjectKey::new("", ""), index: 0 };
+        let service = ObjectKey::new("", "");
+        let first = Claim { site, external: false, created: i64::MIN, service, index: 0 };
         self.all.range(first..).next().filter(|claim| claim.site == site)
     }
 
@@ -154,6 +157,8 @@ pub struct Conflict {
 /// Why one claim goes before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Precedence {
+    /// It is its cluster IP, and the other one's external or load balancer IP.
+    ClusterIp,
     /// Its service was created earlier.
     Older,
     /// Both services were created in the same second, and its `namespace/name` is the smaller one.
@@ -167,6 +172,8 @@ impl Precedence {
     pub(crate) fn between(holder: &Claim, other: &Claim) -> Self {
         if holder.service == other.service {
             Self::PortOrder
+        } else if holder.external != other.external {
+            Self::ClusterIp
         } else if holder.created == other.created {
             Self::Name
         } else {
@@ -189,6 +196,7 @@ impl fmt::Display for Conflict {
         }
         write!(f, "{}/{} is already taken by ", self.port, self.protocol)?;
         match self.reason {
+            Precedence::ClusterIp => write!(f, "{} (its cluster IP); skipped", self.holder),
             Precedence::Older => write!(f, "{} (created earlier); skipped", self.holder),
             Precedence::Name => write!(f, "{} (as old, and its name sorts first); skipped", self.holder),
             Precedence::PortOrder => f.write_str("an earlier port of the same service; skipped"),

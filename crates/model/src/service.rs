@@ -103,8 +103,9 @@ impl Spec {
     }
 
     /// The claim of one of its ports, the `index`th, to a site.
-    pub(crate) fn claim(&self, key: &ObjectKey, index: u16, site: Site) -> Claim {
-        Claim { site, created: self.created, service: key.clone(), index }
+    pub(crate) fn claim(&self, key: &ObjectKey, index: u16, frontend: Frontend, site: Site) -> Claim {
+        let external = frontend.is_external();
+        Claim { site, external, created: self.created, service: key.clone(), index }
     }
 
     /// All its claims, sorted.
@@ -112,8 +113,8 @@ impl Spec {
         let mut claims = Vec::new();
         for (index, port) in self.numbered_ports() {
             for family in [Family::V4, Family::V6] {
-                let sites = self.frontends(port, family).map(|(_, site)| site);
-                claims.extend(sites.map(|site| self.claim(key, index, site)));
+                let sites = self.frontends(port, family);
+                claims.extend(sites.map(|(frontend, site)| self.claim(key, index, frontend, site)));
             }
         }
         claims.sort_unstable();

@@ -40,7 +40,7 @@ pub struct Changes {
     pub facts: bool,
     /// Endpoints that service ports have lost.
     pub departures: BTreeSet<Departure>,
-    /// Sites that services began or ceased to ask for, or ask for with another of their ports or another age.
+    /// Sites that services began or ceased to ask for, or ask for otherwise.
     pub sites: BTreeSet<Site>,
     /// When the changes of endpoints were made in the cluster, as far as known.
     pub triggers: Vec<SystemTime>,
@@ -64,10 +64,10 @@ impl Entry {
     }
 }
 
-/// The sites that a service claims, with the names of the ports that do, and its age.
-fn named_sites<'a>(spec: Option<&'a Spec>, claims: &[Claim]) -> BTreeSet<(Site, Option<&'a str>, i64)> {
+/// What a service claims, with the names of the ports that do.
+fn named<'a>(spec: Option<&'a Spec>, claims: &'a [Claim]) -> BTreeSet<(&'a Claim, Option<&'a str>)> {
     let port = |claim: &Claim| spec?.ports.get(usize::from(claim.index));
-    claims.iter().map(|claim| (claim.site, port(claim).map(|port| &*port.name), claim.created)).collect()
+    claims.iter().map(|claim| (claim, port(claim).map(|port| &*port.name))).collect()
 }
 
 fn departure(service: &ObjectKey, (port, endpoint): (&SlicePort, Endpoint)) -> Departure {
@@ -224,8 +224,8 @@ impl Tracker {
             self.health_checked.remove(key);
         }
         let before = std::mem::replace(&mut entry.spec, spec);
-        let (before, after) = (named_sites(before.as_ref(), &old), named_sites(entry.spec.as_ref(), &new));
-        let changed: Vec<_> = before.symmetric_difference(&after).map(|(site, ..)| *site).collect();
+        let (before, after) = (named(before.as_ref(), &old), named(entry.spec.as_ref(), &new));
+        let changed: Vec<_> = before.symmetric_difference(&after).map(|(claim, _)| claim.site).collect();
         if self.ready() {
             self.changes.sites.extend(changed);
         }
@@ -366,7 +366,7 @@ impl Tracker {
         for (number, port) in spec.numbered_ports() {
             let held = spec
                 .frontends(port, family)
-                .filter(|(_, site)| self.claims.holds(&spec.claim(key, number, *site)));
+                .filter(|(frontend, site)| self.claims.holds(&spec.claim(key, number, *frontend, *site)));
             let mut frontends: Vec<_> = held.map(|(frontend, _)| frontend).collect();
             if frontends.is_empty() {
                 continue;
@@ -420,8 +420,8 @@ impl Tracker {
         let Some(spec) = entry.spec.as_ref().filter(|spec| spec.serves(family)) else { return };
         for (number, port) in spec.numbered_ports() {
             let serving: Arc<[Endpoint]> = serving(&entry.parts, family, &port.name, port.protocol).into();
-            for (_, site) in spec.frontends(port, family) {
-                if self.claims.holds(&spec.claim(key, number, site)) {
+            for (frontend, site) in spec.frontends(port, family) {
+                if self.claims.holds(&spec.claim(key, number, frontend, site)) {
                     each(site, &serving);
                 }
             }

@@ -66,12 +66,15 @@ fn an_older_service_that_comes_late_takes_the_address_away() {
 }
 
 #[test]
-fn an_external_ip_that_is_anothers_cluster_ip_is_a_claim_like_any() {
+fn a_cluster_ip_is_that_services_however_old_the_others_are() {
     let thief = Service { external_ips: vec![ip("203.0.113.1")], ..service("thief", 2) };
-    let world =
-        World::of([Event::Service(created(thief, 9)), Event::Service(created(service("owner", 1), 1))]);
+    let mut world =
+        World::of([Event::Service(created(thief, 1)), Event::Service(created(service("owner", 1), 9))]);
     assert_eq!(world.frontends("owner"), [Frontend::ClusterIp(ip("203.0.113.1"))]);
     assert_eq!(world.frontends("thief"), [Frontend::ClusterIp(ip("203.0.113.2"))]);
+    let sentences: Vec<_> = world.0.take_conflicts().iter().map(ToString::to_string).collect();
+    let sentence = "service web/thief: external IP 203.0.113.1 port 80/tcp is already taken by web/owner (its cluster IP); skipped";
+    assert_eq!(sentences, [sentence]);
 }
 
 #[test]

@@ -56,7 +56,12 @@ fn any_service() -> impl Strategy<Value = Service> {
                 kind,
                 created,
                 ports: ports.collect(),
-                external_ips: address(external).into_iter().collect(),
+                // the last one is the cluster IP of a service
+                external_ips: if external == 3 {
+                    vec![ip("203.0.113.1")]
+                } else {
+                    address(external).into_iter().collect()
+                },
                 load_balancer_ips: address(balancer).into_iter().collect(),
                 source_ranges: all_ranges[..ranges].iter().map(|range| range.parse().unwrap()).collect(),
                 internal_policy: internal,
@@ -275,27 +280,33 @@ fn meanings(world: &World) -> BTreeMap<ObjectKey, Meaning> {
 /// What a service port can be reached at: an address or (none) the nodes', and a port.
 type Site = (Option<IpAddr>, Family, u16);
 
-/// Every site in use, and who has it by the rule: the oldest, then the first by name, then the first port.
+/// Every site in use, and who has it by the rule: that of a cluster IP, then the oldest, then the first by name, then the first port.
 fn rightful_holders(cluster: &Cluster) -> BTreeMap<Site, (ObjectKey, u16)> {
-    let mut claims: BTreeMap<Site, BTreeSet<(i64, ObjectKey, usize, u16)>> = BTreeMap::new();
+    let mut claims: BTreeMap<Site, BTreeSet<(bool, i64, ObjectKey, usize, u16)>> = BTreeMap::new();
     for service in cluster.services() {
         let families: Vec<_> = service.cluster_ips.iter().map(|address| Family::of(*address)).collect();
-        let addresses = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];
+        let addresses = [
+            (false, &service.cluster_ips),
+            (true, &service.external_ips),
+            (true, &service.load_balancer_ips),
+        ];
         for (index, port) in service.ports.iter().enumerate() {
             let at_addresses =
-                addresses.into_iter().flatten().map(|one| (Some(*one), Family::of(*one), port.port));
+                addresses.into_iter().flat_map(|(external, all)| all.iter().map(move |one| (external, *one)));
+            let at_addresses =
+                at_addresses.map(|(external, one)| (external, (Some(one), Family::of(one), port.port)));
             let at_nodes = port
                 .node_port
                 .into_iter()
-                .flat_map(|number| families.iter().map(move |family| (None, *family, number.get())));
-            for site in at_addresses.chain(at_nodes) {
-                let claim = (service.created, service.key.clone(), index, port.port);
+                .flat_map(|number| families.iter().map(move |family| (true, (None, *family, number.get()))));
+            for (external, site) in at_addresses.chain(at_nodes) {
+                let claim = (external, service.created, service.key.clone(), index, port.port);
                 claims.entry(site).or_default().insert(claim);
             }
         }
     }
-    let first = |claims: BTreeSet<(i64, ObjectKey, usize, u16)>| {
-        claims.into_iter().next().map(|(_, service, _, port)| (service, port)).unwrap()
+    let first = |claims: BTreeSet<(bool, i64, ObjectKey, usize, u16)>| {
+        claims.into_iter().next().map(|(_, _, service, _, port)| (service, port)).unwrap()
     };
     claims.into_iter().map(|(site, claims)| (site, first(claims))).collect()
 }
