@@ -76,7 +76,7 @@ fn for_each_family<F: Future<Output = ()>>(limits: Limits, test: impl Fn(Node) -
                 let counts = Arc::new(Counts::default());
                 let (handle, relay) = relay(limits, Box::new(Counting(Arc::clone(&counts))));
                 tokio::spawn(relay.run());
-                timeout(10 * PATIENCE, test(Node { family, handle, counts, complaints })).await.unwrap();
+                timeout(3 * PATIENCE, test(Node { family, handle, counts, complaints })).await.unwrap();
             });
         };
         namespace.run(run).unwrap();
