@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use dataplane::{Backend, Facts, Report, Services, SyncError};
-use model::{Family, Frontend, ObjectKey, Policy, Protocol, ResolvedPort, ResolvedService};
+use model::{Endpoint, Family, Frontend, ObjectKey, Policy, Protocol, ResolvedPort, ResolvedService};
 
 use crate::{Handle, NodePort, Transport};
 
@@ -91,9 +91,10 @@ fn node_ports(service: &ResolvedService) -> Vec<NodePort> {
             Policy::Cluster => &port.cluster,
             Policy::Local => &port.local,
         };
-        let address =
-            |backend: &model::Backend| SocketAddr::new(backend.endpoint.address, backend.endpoint.port);
-        Some(NodePort { transport, number, endpoints: backends.iter().map(address).collect(), affinity })
+        let address = |endpoint: &Endpoint| SocketAddr::new(endpoint.address, endpoint.port);
+        let endpoints = backends.iter().map(|backend| address(&backend.endpoint)).collect();
+        let departed = port.departed.iter().map(address).collect();
+        Some(NodePort { transport, number, endpoints, departed, affinity })
     };
     service.ports.iter().filter_map(of_port).collect()
 }
@@ -103,7 +104,6 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use model::Endpoint;
     use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
     use super::*;
@@ -166,12 +166,15 @@ mod tests {
             report.is_ok_and(|report| report.written == 7)
         }
 
-        /// Names, and the hosts of the endpoints of each port.
+        /// Names, and of each port the endpoints, the departed ones after a dagger.
         fn told(&mut self) -> Vec<(String, Vec<Vec<String>>)> {
             let mut all = Vec::new();
             while let Ok(told) = self.inbox.try_recv() {
                 assert_eq!(told.family, Family::V6);
-                let hosts = |port: &NodePort| port.endpoints.iter().map(ToString::to_string).collect();
+                let hosts = |port: &NodePort| {
+                    let departed = port.departed.iter().map(|endpoint| format!("†{endpoint}"));
+                    port.endpoints.iter().map(ToString::to_string).chain(departed).collect()
+                };
                 all.push((told.service.name().to_owned(), told.ports.iter().map(hosts).collect()));
             }
             all
@@ -182,12 +185,13 @@ mod tests {
         ObjectKey::new("default", name)
     }
 
+    fn backend(host: u16, local: bool) -> model::Backend {
+        let address = [0x2001, 0xdb8, 0, 0, 0, 0, 0, host].into();
+        model::Backend { endpoint: Endpoint { address, port: 80 }, local }
+    }
+
     /// A service with one TCP port, one endpoint on this node and one elsewhere.
     fn service(name: &str, frontends: Vec<Frontend>) -> ResolvedService {
-        let backend = |host: u16, local| model::Backend {
-            endpoint: Endpoint { address: [0x2001, 0xdb8, 0, 0, 0, 0, 0, host].into(), port: 80 },
-            local,
-        };
         let port = ResolvedPort {
             name: "".into(),
             protocol: Protocol::Tcp,
@@ -216,7 +220,7 @@ mod tests {
     const TWO: &str = "[2001:db8::2]:80";
 
     #[test]
-    fn the_relay_gets_the_endpoints_that_the_external_policy_allows() {
+    fn the_relay_gets_the_endpoints_that_the_external_policy_allows_and_those_that_departed() {
         let mut test = Test::new();
         let mut web = service("web", vec![Frontend::NodePort(30080)]);
         assert!(test.update(change(&web)));
@@ -224,6 +228,10 @@ mod tests {
         web.external_policy = Policy::Local;
         assert!(test.update(change(&web)));
         assert_eq!(test.told(), [("web".into(), vec![vec![ONE.into()]])]);
+        web.ports[0].local.clear();
+        web.ports[0].departed = vec![backend(1, true).endpoint];
+        assert!(test.update(change(&web)));
+        assert_eq!(test.told(), [("web".into(), vec![vec![format!("†{ONE}")]])]);
     }
 
     #[test]

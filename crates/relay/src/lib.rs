@@ -41,6 +41,8 @@ pub struct NodePort {
     pub number: u16,
     /// Where to, all of the family. With none there is no listener, and clients are refused.
     pub endpoints: Vec<SocketAddr>,
+    /// Endpoints that are gone: the TCP connections to them are reset, as the kernel's are.
+    pub departed: Vec<SocketAddr>,
     /// How long after its last use an endpoint is kept for the next client, with ClientIP affinity.
     pub affinity: Option<Duration>,
 }

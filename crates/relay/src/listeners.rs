@@ -101,8 +101,14 @@ impl Relay {
             changed.insert(site);
         }
         let mut sites = Vec::new();
-        for port in ports.into_iter().filter(|port| !port.endpoints.is_empty()) {
+        for port in ports {
             let site = Site { family, transport: port.transport, port: port.number };
+            for endpoint in port.departed {
+                self.connections.reset(site, endpoint);
+            }
+            if port.endpoints.is_empty() {
+                continue;
+            }
             let targets = Arc::new(Targets::new(port.endpoints, port.affinity));
             self.wanted.insert(site, Wanted { service: service.clone(), targets });
             changed.insert(site);
@@ -183,6 +189,7 @@ impl Relay {
 
     fn do_chores(&mut self) {
         lock(&self.sessions).end_idle(Instant::now());
+        self.connections.tidy();
         for site in self.failed.clone() {
             self.open(site);
         }

@@ -1,14 +1,15 @@
 //! TCP: each connection is taken and continued to an endpoint.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::{sleep, timeout};
 
 use crate::choice::Choice;
@@ -31,12 +32,39 @@ const WARN_PERIOD: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Connections {
     free: Arc<Semaphore>,
+    /// What tells the connections of a listener to an endpoint to end.
+    ends: Mutex<BTreeMap<(Site, SocketAddr), Weak<Notify>>>,
     warned: Mutex<Option<Instant>>,
 }
 
 impl Connections {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))), warned: Mutex::new(None) }
+        let free = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
+        Self { free, ends: Mutex::default(), warned: Mutex::default() }
+    }
+
+    /// Resets the connections of a listener to an endpoint.
+    pub(crate) fn reset(&self, site: Site, endpoint: SocketAddr) {
+        let end = lock(&self.ends).remove(&(site, endpoint));
+        if let Some(end) = end.and_then(|end| end.upgrade()) {
+            end.notify_waiters();
+        }
+    }
+
+    /// What will tell a new connection to end.
+    fn end(&self, site: Site, endpoint: SocketAddr) -> Arc<Notify> {
+        let mut ends = lock(&self.ends);
+        let known = ends.entry((site, endpoint)).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let end = Arc::default();
+            *known = Arc::downgrade(&end);
+            end
+        })
+    }
+
+    /// Forgets the endpoints to which there is no connection any more.
+    pub(crate) fn tidy(&self) {
+        lock(&self.ends).retain(|_, end| end.strong_count() > 0);
     }
 
     fn warn(&self, what: &str, site: Site, error: Option<&io::Error>) {
@@ -99,36 +127,41 @@ pub(crate) async fn serve(
             reset(&client);
             continue;
         };
-        let choice = Arc::clone(&choice);
+        let (choice, connections) = (Arc::clone(&choice), Arc::clone(&connections));
         tokio::spawn(async move {
-            converse(site, client, &choice).await;
+            converse(site, client, &choice, &connections).await;
             drop(permit);
         });
     }
 }
 
-async fn converse(site: Site, mut client: TcpStream, choice: &Mutex<Choice>) {
-    let Some(mut endpoint) = dial(site, choice).await else {
+async fn converse(site: Site, mut client: TcpStream, choice: &Mutex<Choice>, connections: &Connections) {
+    let Some((mut endpoint, address)) = dial(site, choice).await else {
         reset(&client);
         return;
     };
+    let end = connections.end(site, address);
     prepare(&client);
     prepare(&endpoint);
-    if copy_bidirectional(&mut client, &mut endpoint).await.is_err() {
+    let ended_well = tokio::select! {
+        copied = copy_bidirectional(&mut client, &mut endpoint) => copied.is_ok(),
+        () = end.notified() => false,
+    };
+    if !ended_well {
         // an end that is no proper end must not look like one to the other side
         reset(&client);
         reset(&endpoint);
     }
 }
 
-/// A connection to an endpoint; tries others when one does not answer.
-async fn dial(site: Site, choice: &Mutex<Choice>) -> Option<TcpStream> {
+/// A connection to an endpoint, and which; tries others when one does not answer.
+async fn dial(site: Site, choice: &Mutex<Choice>) -> Option<(TcpStream, SocketAddr)> {
     let mut failed = Vec::new();
     loop {
         let endpoint = lock(choice).pick(Instant::now(), &failed)?;
         let connect = async { new_socket(endpoint)?.connect(endpoint).await };
         let error = match timeout(CONNECT, connect).await {
-            Ok(Ok(stream)) => return Some(stream),
+            Ok(Ok(stream)) => return Some((stream, endpoint)),
             Ok(Err(error)) => error,
             Err(_) => io::ErrorKind::TimedOut.into(),
         };

@@ -1,8 +1,8 @@
 //! UDP: a session for each client, with a socket of its own that is connected to the client's endpoint.
 //!
 //! Datagrams are read in batches, with a buffer that no wait keeps, so that an idle session costs a socket and no more.
-//! They are sent without asking the runtime whether there is room: it does not know yet of a new socket. A datagram that
-//! does not fit into the send buffer is lost, as datagrams are.
+//! They are sent without asking the runtime whether there is room: it does not know yet of a new socket. A datagram
+//! that does not fit into the send buffer is lost, as datagrams are.
 
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

@@ -76,7 +76,7 @@ fn for_each_family<F: Future<Output = ()>>(limits: Limits, test: impl Fn(Node) -
                 let counts = Arc::new(Counts::default());
                 let (handle, relay) = relay(limits, Box::new(Counting(Arc::clone(&counts))));
                 tokio::spawn(relay.run());
-                timeout(10 * PATIENCE, test(Node { family, handle, counts, complaints })).await.unwrap();
+                timeout(3 * PATIENCE, test(Node { family, handle, counts, complaints })).await.unwrap();
             });
         };
         namespace.run(run).unwrap();
@@ -126,7 +126,7 @@ impl Node {
 
     fn set_service(&self, name: &str, transport: Transport, numbers: &[u8], affinity: Option<Duration>) {
         let endpoints = numbers.iter().map(|number| self.endpoint(*number)).collect();
-        let port = NodePort { transport, number: PORT, endpoints, affinity };
+        let port = NodePort { transport, number: PORT, endpoints, departed: vec![], affinity };
         self.handle.set(self.family, service(name), vec![port]);
     }
 
@@ -319,6 +319,29 @@ fn without_endpoints_tcp_clients_are_refused_and_established_connections_go_on()
 }
 
 #[test]
+fn connections_to_an_endpoint_that_has_departed_are_reset_and_no_others() {
+    for_each_family(PLENTY, async |node| {
+        let listeners = [node.tcp_listener(1).await, node.tcp_listener(2).await];
+        let mut connections = Vec::new();
+        for number in [1, 2] {
+            node.settle(Transport::Tcp, &[number]).await;
+            let client = node.tcp().await.unwrap();
+            connections.push((client, listeners[usize::from(number) - 1].accept().await.unwrap().0));
+            node.settle(Transport::Tcp, &[]).await;
+        }
+        let departed = vec![node.endpoint(1)];
+        let port =
+            NodePort { transport: Transport::Tcp, number: PORT, endpoints: vec![], departed, affinity: None };
+        node.handle.set(node.family, service("web"), vec![port]);
+        let [(client, endpoint), (other, at_other)] = &mut connections[..] else { unreachable!() };
+        assert_eq!(end(client).await, Err(ErrorKind::ConnectionReset));
+        assert_eq!(end(endpoint).await, Err(ErrorKind::ConnectionReset));
+        at_other.write_all(b"!").await.unwrap();
+        assert_eq!(other.read_u8().await.unwrap(), b'!');
+    });
+}
+
+#[test]
 fn a_port_that_goes_to_another_service_stays_open() {
     for_each_family(PLENTY, async |node| {
         let _servers = (node.tcp_server(1).await, node.tcp_server(2).await);
@@ -478,6 +501,7 @@ fn a_port_in_use_is_complained_about_once_and_served_when_it_is_free() {
             transport,
             number: PORT,
             endpoints: vec![node.endpoint(1)],
+            departed: vec![],
             affinity: None,
         };
         let ports = vec![port(Transport::Tcp), port(Transport::Udp)];
