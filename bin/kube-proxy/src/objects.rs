@@ -71,8 +71,13 @@ fn end_if_changed(first: &Mutex<Option<Vec<IpNet>>>, now: &[IpNet]) {
     let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
     match &*first {
         Some(first) if first != now => {
-            tracing::error!(before = ?first, ?now, "The Node's podCIDRs changed, which --detect-local-mode=NodeCIDR follows; ending to be started anew");
-            std::process::exit(1);
+            let list = |nets: &[IpNet]| nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
+            crate::run::fatal(&anyhow::anyhow!(
+                "spec.podCIDRs of the own Node changed from {} to {}, and the rules of --detect-local-mode=NodeCIDR \
+                 follow only those of the start; ending to be started anew",
+                list(first),
+                list(now)
+            ));
         }
         None if !now.is_empty() => *first = Some(now.to_vec()),
         _ => {}

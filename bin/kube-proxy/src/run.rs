@@ -3,9 +3,10 @@
 //! - `main` (tokio, one thread): the source of objects and the HTTP servers;
 //! - `sync`: the tracker and the backends, all writes to the kernel;
 //! - `conntrack`: deletes stale flows, as `sync` orders;
-//! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses.
+//! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses;
+//! - `log`: writes lines to stderr, which may block.
 //!
-//! The last two, and the source, only send messages to `sync`.
+//! The monitors and the source only send messages to `sync`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;
@@ -86,6 +87,7 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
 /// Ends the process: what goes on without this thread would only look alive.
 pub(crate) fn fatal(error: &anyhow::Error) -> ! {
     tracing::error!("Error running kube-proxy: {error:#}");
+    observe::log::flush();
     std::process::exit(1)
 }
 

@@ -2,13 +2,15 @@
 
 use std::error::Error;
 use std::fmt;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use kube_proxy_observe::log::{self, Format, Handle, Logger, Options};
 use serde_json::Value;
 use tracing::{debug, error, info, trace, warn};
 
-use crate::lab::Memory;
+use crate::lab::{Memory, PATIENCE};
 
 /// The lines that `events` prints, without their line breaks.
 fn lines(options: Options, events: impl FnOnce(&Handle)) -> Vec<String> {
@@ -180,6 +182,7 @@ fn says_something_to_standard_error() {
     for i in 0..100 {
         info!(i, "Something");
     }
+    log::flush();
 }
 
 #[test]
@@ -199,4 +202,76 @@ fn with_stderr_closed_or_broken_nothing_panics() {
         .expect("this test's program runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(stderr.matches("] \"Something\" i=").count(), 100, "{stderr}");
+}
+
+#[test]
+#[ignore = "sets up the whole process; the test below runs it in a process of its own"]
+fn says_more_than_a_pipe_and_the_queue_hold() {
+    log::init(Options::default()).expect("first set-up in this process");
+    let filler = "x".repeat(1000);
+    for i in 0..20_000 {
+        info!(i, filler, "Something");
+    }
+    println!("said");
+    std::io::stdin().read_line(&mut String::new()).expect("stdin is open");
+    log::last_line("the end");
+}
+
+/// The above in a process of its own, its standard streams being pipes.
+fn talkative() -> Child {
+    Command::new(std::env::current_exe().expect("this test's program"))
+        .args(["--ignored", "--exact", "logs::says_more_than_a_pipe_and_the_queue_hold", "--nocapture"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("this test's program runs")
+}
+
+#[test]
+fn a_process_ends_though_nobody_reads_its_last_lines() {
+    let mut child = talkative();
+    writeln!(child.stdin.take().expect("piped"), "go").expect("it reads");
+    let end = Instant::now() + PATIENCE;
+    let ended = loop {
+        match child.try_wait().expect("it is ours") {
+            None if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
+            ended => break ended,
+        }
+    };
+    if ended.is_none() {
+        child.kill().expect("it runs");
+    }
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+}
+
+#[test]
+fn nobody_waits_for_a_pipe_that_is_not_read_and_what_is_lost_is_counted() {
+    let mut child = talkative();
+    let (mut input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+    let (done, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        // the other side may have given up
+        let _ = done.send(lines.any(|line| line.contains("said")));
+        lines.for_each(drop);
+    });
+    let not_held_up = said.recv_timeout(PATIENCE);
+    if not_held_up.is_err() {
+        child.kill().expect("it runs");
+    }
+    assert_eq!(not_held_up, Ok(true), "it waits for its reader");
+    let mut printed = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let mut written = 0;
+    let lost: usize = loop {
+        let line = printed.next().expect("the number of lost lines is told");
+        match line.split_once("Log lines were lost: they were not read as fast as written\" lines=") {
+            Some((_, lost)) => break lost.parse().expect("a number"),
+            None => written += usize::from(line.contains("] \"Something\" i=")),
+        }
+    };
+    assert_eq!((written + lost, lost > 0), (20_000, true), "{written} written, {lost} lost");
+    writeln!(input, "go").expect("it reads");
+    assert!(printed.any(|line| line == "the end"), "the last line comes, too");
+    assert!(child.wait().expect("it ends").success());
 }
