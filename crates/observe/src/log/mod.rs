@@ -2,7 +2,7 @@
 //!
 //! Events come from `tracing` macros in every crate. `error!`, `warn!` and `info!` are always printed, `debug!`
 //! from `-v=2` on, `trace!` from `-v=5` on; a field `v = N` gives an event a level of its own. Crates of others
-//! are quieter: their `debug!` needs `-v=6`, their `trace!` `-v=10`. `--vmodule` raises the level of single files.
+//! are quieter: their `info!` needs `-v=4`, their `debug!` `-v=6`, their `trace!` `-v=10`. `--vmodule` raises the level of single files.
 //! Spans are not used. An event that is switched off costs one load of an atomic.
 //!
 //! A thread of its own writes the lines, one write each, so that nobody waits for whoever reads them.
