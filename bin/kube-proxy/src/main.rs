@@ -5,6 +5,7 @@ mod config_watch;
 mod demo;
 mod node_setup;
 mod objects;
+mod program;
 mod run;
 mod serve;
 

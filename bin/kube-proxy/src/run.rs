@@ -30,6 +30,7 @@ use tracing::{info, warn};
 use crate::config_watch;
 use crate::node_setup::NodeFiles;
 use crate::objects;
+use crate::program;
 use crate::serve::{Served, SyncReporter};
 
 /// How long the own Node may take to get pod networks, where they are needed; as with the original.
@@ -270,7 +271,8 @@ fn watch_ruleset(mut monitor: Monitor, sender: Sender<Message>) -> Result<()> {
                     "watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN",
                 )),
             };
-            let program = change.program.map(|(name, pid)| format!("{name} (process {pid})"));
+            let of_thread = |(name, id): (String, u32)| program::of_thread(Path::new("/proc"), &name, id);
+            let program = change.program.map(of_thread);
             for number in change.families {
                 let family = match number {
                     netlink::nftables::IPV4 => Family::V4,

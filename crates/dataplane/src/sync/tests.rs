@@ -274,6 +274,30 @@ fn a_foreign_change_is_repaired_at_once() {
 }
 
 #[test]
+fn a_fight_with_another_program_is_repaired_less_and_less_often_while_services_go_on() {
+    let mut bench = Bench::synced();
+    let mut repairs = 0;
+    for second in 0..600 {
+        bench.sync.tell(Message::ForeignChange(Family::V4, Some("other".into())));
+        if bench.calls().is_empty() {
+            let wakes_at = bench.sync.step(bench.now).unwrap();
+            assert!(wakes_at <= bench.now + 30 * SECOND, "at {second} s it would sleep through the repair");
+        } else {
+            repairs += 1;
+        }
+        bench.pass(SECOND);
+    }
+    assert!((20..40).contains(&repairs), "{repairs} repairs in ten minutes");
+    bench.tell([service("a", 9)]);
+    assert_eq!(bench.calls(), [update(&["a"])]);
+    bench.pass(30 * SECOND);
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])], "the last change is repaired, too");
+    bench.pass(60 * SECOND);
+    bench.sync.tell(Message::ForeignChange(Family::V4, None));
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])], "at once after a time of peace");
+}
+
+#[test]
 fn the_kernel_is_compared_now_and_then() {
     let mut bench = Bench::synced();
     bench.pass(3599 * SECOND);
