@@ -56,7 +56,8 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
     }
     let families = families();
     let served = Arc::new(Served::new(config, mode, &families));
-    let (service_health, service_servers) = served.service_health();
+    let (notices, poster) = source::api::notices();
+    let (service_health, service_servers) = served.service_health(&config.hostname, notices.clone());
     let (sender, inbox) = channel();
     let node_ports = node_port_selection(&config.node_port_addresses(mode));
     let reporter = SyncReporter {
@@ -78,8 +79,8 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     let never = runtime.block_on(async {
         tokio::select! {
-            ended = served.run(config, mode, log, service_servers) => ended,
-            ended = objects::follow(config, sender, Arc::clone(&served)) => ended,
+            ended = served.run(config, mode, log, service_servers, &notices) => ended,
+            ended = objects::follow(config, sender, Arc::clone(&served), (&notices, poster)) => ended,
         }
     })?;
     match never {}

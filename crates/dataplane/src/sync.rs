@@ -356,12 +356,15 @@ impl<R: Reporter> SyncLoop<R> {
         let allowed = self.limiter.allowed_at(now);
         let due = |plane: &Plane| plane.retry.at().unwrap_or(now) <= now;
         if allowed <= now && self.planes.iter().any(|plane| plane.has_work() && due(plane)) {
+            let mut written = false;
             for index in 0..self.planes.len() {
                 if self.planes[index].has_work() && due(&self.planes[index]) {
-                    self.sync(index, now);
+                    written |= self.sync(index, now);
                 }
             }
-            self.reporter.settled(&self.tracker, &self.facts);
+            if written {
+                self.reporter.settled(&self.tracker, &self.facts);
+            }
             self.limiter.ran(now);
         }
         self.next_deadline(now)
@@ -443,7 +446,8 @@ impl<R: Reporter> SyncLoop<R> {
         }
     }
 
-    fn sync(&mut self, index: usize, now: Instant) {
+    /// Whether it was written.
+    fn sync(&mut self, index: usize, now: Instant) -> bool {
         let (family, start) = (self.planes[index].backend.family(), Instant::now());
         let is_first = self.planes[index].checked_at.is_none();
         let mut servers = Servers::new();
@@ -455,6 +459,7 @@ impl<R: Reporter> SyncLoop<R> {
         let plane = &mut self.planes[index];
         let outcome = plane.write_what_is_taken(&self.tracker, &self.facts);
         let kind = plane.kind();
+        let written = outcome.is_ok();
         match outcome {
             Ok(report) => {
                 let sync = Sync { kind, duration: start.elapsed(), report, triggers: &plane.triggers };
@@ -472,6 +477,7 @@ impl<R: Reporter> SyncLoop<R> {
                 self.reporter.failed(family, kind, &error);
             }
         }
+        written
     }
 }
 

@@ -79,7 +79,9 @@ impl Backend for Fake {
 }
 
 #[derive(Default)]
-struct Quiet;
+struct Quiet {
+    settled: usize,
+}
 
 impl Reporter for Quiet {
     fn changed(&mut self, _: &Changes) {}
@@ -87,7 +89,9 @@ impl Reporter for Quiet {
     fn synced(&mut self, _: Family, _: &Sync<'_>) {}
     fn failed(&mut self, _: Family, _: SyncKind, _: &SyncError) {}
     fn repairing(&mut self, _: Family) {}
-    fn settled(&mut self, _: &Tracker, _: &Facts) {}
+    fn settled(&mut self, _: &Tracker, _: &Facts) {
+        self.settled += 1;
+    }
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -172,7 +176,7 @@ impl Bench {
             families: vec![Family::V4, Family::V6],
             allow_external_ips: true,
         });
-        let sync = SyncLoop::new(tracker, backends.into(), options, Quiet, sender);
+        let sync = SyncLoop::new(tracker, backends.into(), options, Quiet::default(), sender);
         Self { now: Instant::now(), sync, script, script_v6, sweeps }
     }
 
@@ -249,6 +253,21 @@ fn a_failed_sync_is_tried_again_later_with_everything() {
     assert_eq!(bench.calls(), [], "not at once");
     bench.pass(SECOND);
     assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
+}
+
+#[test]
+fn nothing_is_told_of_what_is_not_written() {
+    let mut bench = Bench::synced();
+    let before = bench.sync.reporter.settled;
+    for script in [&bench.script, &bench.script_v6] {
+        script.lock().unwrap().failures = 1;
+    }
+    bench.tell([service("a", 9)]);
+    bench.calls();
+    assert_eq!(bench.sync.reporter.settled, before);
+    bench.pass(SECOND);
+    bench.calls();
+    assert_eq!(bench.sync.reporter.settled, before + 1);
 }
 
 #[test]
