@@ -45,7 +45,7 @@ pub(crate) async fn follow(
     };
     if let Some(path) = &config.source.manifests {
         drop(poster);
-        return Ok(source::manifests::run(path, &watching).await?);
+        return Ok(source::manifests::run(path, watching).await?);
     }
     let access = Access {
         kubeconfig: config.source.kubeconfig.clone(),

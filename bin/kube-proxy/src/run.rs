@@ -1,6 +1,6 @@
 //! The wiring. Threads and who owns what:
 //!
-//! - `main` (tokio, one thread): the source of objects and the HTTP servers;
+//! - `main` (tokio, one thread): the API client and the HTTP servers; `manifests` in place of the first;
 //! - `sync`: the tracker and the backends, all writes to the kernel;
 //! - `conntrack`: deletes stale flows, as `sync` orders;
 //! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses;
