@@ -167,6 +167,7 @@ pub(crate) struct Source {
     pub(crate) events: Receiver<Event>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) folder: tempfile::TempDir,
+    port: u16,
 }
 
 impl Source {
@@ -202,7 +203,12 @@ impl Source {
                 run(&connection, &watching).await
             })
         });
-        Self { events, counters, folder }
+        Self { events, counters, folder, port }
+    }
+
+    /// Where the server is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
     }
 
     /// The next event about services, in few words.
