@@ -6,6 +6,7 @@ mod demo;
 mod node_ports;
 mod node_setup;
 mod objects;
+mod program;
 mod run;
 mod serve;
 
@@ -45,10 +46,12 @@ fn carry_out(parsed: config::Parsed) -> ExitCode {
         }
     };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => {
+            log::flush();
+            ExitCode::SUCCESS
+        }
         Err(error) => {
-            // a closed stderr is no reason to panic
-            let _ = writeln!(std::io::stderr(), "Error: {error:#}");
+            log::last_line(&format!("Error: {error:#}"));
             ExitCode::FAILURE
         }
     }
@@ -60,19 +63,19 @@ fn print(text: &str) -> Result<()> {
 
 /// Says what is wrong with the command line or the configuration, in the original's ways.
 fn refuse(failure: &Failure) {
-    let mut stderr = std::io::stderr();
-    // a closed stderr is no reason to panic
-    let _ = match failure {
-        Failure::Flag(message) => writeln!(stderr, "{}\nError: {message}", config::help_text().trim_end()),
-        Failure::Argument(message) => writeln!(stderr, "Error: {message}"),
+    match failure {
+        Failure::Flag(message) => {
+            log::last_line(&format!("{}\nError: {message}", config::help_text().trim_end()));
+        }
+        Failure::Argument(message) => log::last_line(&format!("Error: {message}")),
         Failure::Invalid { message, warnings } => match start_logging(None, warnings) {
             Ok(_) => {
                 tracing::error!(err = %message, "command failed");
-                Ok(())
+                log::flush();
             }
-            Err(_) => writeln!(stderr, "Error: {message}"),
+            Err(_) => log::last_line(&format!("Error: {message}")),
         },
-    };
+    }
 }
 
 fn start_logging(settings: Option<&LoggingSettings>, warnings: &[String]) -> Result<log::Handle> {

@@ -1,11 +1,13 @@
 //! The wiring. Threads and who owns what:
 //!
-//! - `main` (tokio, one thread): the source of objects, the HTTP servers, the relay of node ports on loopback;
+//! - `main` (tokio, one thread): the API client, the HTTP servers, the relay of node ports on loopback; `manifests` in place of
+//!   the first;
 //! - `sync`: the tracker and the backends, all writes to the kernel;
 //! - `conntrack`: deletes stale flows, as `sync` orders;
-//! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses.
+//! - `nft-monitor`: waits for foreign changes; `addresses`: waits for changes of the interfaces' addresses;
+//! - `log`: writes lines to stderr, which may block.
 //!
-//! The last two, and the source, only send messages to `sync`.
+//! The monitors and the source only send messages to `sync`.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -32,6 +34,7 @@ use crate::config_watch;
 use crate::node_ports;
 use crate::node_setup::{self, NodeFiles};
 use crate::objects;
+use crate::program;
 use crate::serve::{ListenerCounters, Served, SyncReporter};
 
 /// How long the own Node may take to get pod networks, where they are needed; as with the original.
@@ -57,7 +60,8 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
     }
     let families = families();
     let served = Arc::new(Served::new(config, mode, &families));
-    let (service_health, service_servers) = served.service_health();
+    let (notices, poster) = source::api::notices();
+    let (service_health, service_servers) = served.service_health(&config.hostname, notices.clone());
     let (sender, inbox) = channel();
     let node_ports = node_ports::selection(&config.node_port_addresses(mode));
     let limits = Limits::within(node_setup::raise_file_limit());
@@ -88,8 +92,8 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting the runtime")?;
     let never = runtime.block_on(async {
         tokio::select! {
-            ended = served.run(config, mode, log, service_servers) => ended,
-            ended = objects::follow(config, sender, Arc::clone(&served)) => ended,
+            ended = served.run(config, mode, log, service_servers, &notices) => ended,
+            ended = objects::follow(config, sender, Arc::clone(&served), (&notices, poster)) => ended,
             ended = relay_for_ever(relay) => ended,
         }
     })?;
@@ -105,6 +109,7 @@ async fn relay_for_ever(relay: relay::Relay) -> Result<Infallible> {
 /// Ends the process: what goes on without this thread would only look alive.
 pub(crate) fn fatal(error: &anyhow::Error) -> ! {
     tracing::error!("Error running kube-proxy: {error:#}");
+    observe::log::flush();
     std::process::exit(1)
 }
 
@@ -274,7 +279,8 @@ fn watch_ruleset(mut monitor: Monitor, sender: Sender<Message>) -> Result<()> {
                     "watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN",
                 )),
             };
-            let program = change.program.map(|(name, pid)| format!("{name} (process {pid})"));
+            let of_thread = |(name, id): (String, u32)| program::of_thread(Path::new("/proc"), &name, id);
+            let program = change.program.map(of_thread);
             for number in change.families {
                 let family = match number {
                     netlink::nftables::IPV4 => Family::V4,

@@ -1,19 +1,25 @@
 //! What the proxy tells about itself: metrics, health, and the servers that show them.
 
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use config::{Config, Gate, Mode};
 use dataplane::{Facts, Reporter, Sync, SyncError, SyncKind};
-use model::{Changes, Family, Node, Tracker};
+use model::{Changes, Family, Node, ObjectKey, Tracker};
 use observe::clock::Moment;
 use observe::health::Health;
 use observe::http::{self, Limits, Pages, Pings};
 use observe::metrics::{Build, Feature, Metrics, TrafficPolicy};
 use observe::service_health::{self, Check, Servers, ServiceHealth};
+use source::api::{About, Notice, Notices, Severity};
+use tokio::time::timeout;
+
+/// How long the end of the process waits for the API server to take the event that tells why.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The handles that the rest of the program reports to.
 pub(crate) struct Served {
@@ -42,6 +48,7 @@ impl Served {
         mode: Mode,
         log: &observe::log::Handle,
         services: Servers,
+        notices: &Notices,
     ) -> Result<Infallible> {
         let hard_fail = config.bind_address_hard_fail;
         let pages = Arc::new(Pages {
@@ -57,18 +64,27 @@ impl Served {
             match config.healthz_bind_address {
                 Some(address) => {
                     let (health, metrics) = (Arc::clone(&self.health), Arc::clone(&self.metrics));
-                    http::serve_health(address, hard_fail, Limits::default(), health, metrics)
-                        .await
-                        .context("serving health (--healthz-bind-address)")
+                    let ended =
+                        http::serve_health(address, hard_fail, Limits::default(), health, metrics).await;
+                    if let Err(error) = &ended {
+                        let note = format!("failed to start proxier healthz on {address}: {error}");
+                        last_words(notices, config, "FailedToStartProxierHealthcheck", note).await;
+                    }
+                    ended.context("serving health (--healthz-bind-address)")
                 }
                 None => std::future::pending().await,
             }
         };
         let metrics = async {
             match config.metrics_bind_address {
-                Some(address) => http::serve_metrics(address, hard_fail, Limits::default(), pages)
-                    .await
-                    .context("serving metrics (--metrics-bind-address)"),
+                Some(address) => {
+                    let ended = http::serve_metrics(address, hard_fail, Limits::default(), pages).await;
+                    if let Err(error) = &ended {
+                        let note = format!("failed to start metrics server on {address}: {error}");
+                        last_words(notices, config, "FailedToStartMetricServer", note).await;
+                    }
+                    ended.context("serving metrics (--metrics-bind-address)")
+                }
                 None => std::future::pending().await,
             }
         };
@@ -83,15 +99,33 @@ impl Served {
         }
     }
 
-    /// The handle for health check node ports, and their servers.
-    pub(crate) fn service_health(&self) -> (ServiceHealth, Servers) {
-        service_health::service_health(Arc::clone(&self.health), Limits::default())
+    /// The handle for health check node ports, and their servers. What cannot be served is told to people, too.
+    pub(crate) fn service_health(&self, node: &str, notices: Notices) -> (ServiceHealth, Servers) {
+        let node = node.to_owned();
+        let failed = move |service: &ObjectKey, address: SocketAddr, cause: &io::Error| {
+            drop(notices.tell(Notice {
+                about: About::Service(service.clone()),
+                severity: Severity::Warning,
+                reason: "FailedToStartServiceHealthcheck",
+                action: "Listen",
+                note: format!("node {node} failed to start healthcheck \"{service}\" on {address}: {cause}"),
+            }));
+        };
+        service_health::service_health(Arc::clone(&self.health), Limits::default(), Box::new(failed))
     }
 
     /// Takes note of the own Node.
     pub(crate) fn set_node(&self, node: Option<&Node>) {
         self.health.set_node(node);
     }
+}
+
+/// What the original says when a server that has to be there cannot be, just before it ends.
+async fn last_words(notices: &Notices, config: &Config, reason: &'static str, note: String) {
+    let about = About::Node(config.hostname.clone());
+    let notice = Notice { about, severity: Severity::Warning, reason, action: "StartKubeProxy", note };
+    // the reason is in the log anyway
+    let _ = timeout(LAST_WORDS, notices.tell(notice)).await;
 }
 
 /// Brings what the sync loop does into metrics, health and the servers of health check node ports.
@@ -155,7 +189,7 @@ impl Reporter for SyncReporter {
     fn settled(&mut self, tracker: &Tracker, facts: &Facts) {
         self.metrics.service_changes_pending.set(0);
         self.metrics.endpoint_changes_pending.set(0);
-        let check = |(key, port): (&model::ObjectKey, u16)| Check {
+        let check = |(key, port): (&ObjectKey, u16)| Check {
             service: key.clone(),
             port,
             local_endpoints: tracker.local_ready_endpoints(key),

@@ -1,4 +1,4 @@
-//! When to sync: not too often, at once after a quiet time, and again after a failure.
+//! When to sync: not too often, at once after a quiet time, and again after a failure or when others meddle.
 
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,45 @@ impl Retry {
     }
 }
 
+/// The longest pause between two repairs.
+const LONGEST_REPAIR_PAUSE: Duration = Duration::from_secs(30);
+
+/// After so long without a foreign change, beyond the pause, whoever makes one is no adversary.
+const PEACE: Duration = Duration::from_secs(10);
+
+/// Keeps repairs apart: two programs that undo each other's work would otherwise do nothing else.
+#[derive(Debug, Default)]
+pub(crate) struct Repairs {
+    /// Something is to be repaired.
+    pub(crate) due: bool,
+    pauses: Retry,
+}
+
+impl Repairs {
+    /// When the repair that is due may begin.
+    pub(crate) fn at(&self, now: Instant) -> Option<Instant> {
+        self.due.then(|| self.pauses.at().unwrap_or(now))
+    }
+
+    /// There have been so many close to each other that they are being kept apart.
+    pub(crate) fn are_many(&self) -> bool {
+        self.pauses.failures > 5
+    }
+
+    /// Whether a repair begins now.
+    pub(crate) fn begin(&mut self, now: Instant) -> bool {
+        if self.at(now).is_none_or(|at| at > now) {
+            return false;
+        }
+        self.due = false;
+        if self.pauses.at().is_some_and(|at| now >= at + PEACE) {
+            self.pauses.succeeded();
+        }
+        self.pauses.failed(now, LONGEST_REPAIR_PAUSE);
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,5 +147,35 @@ mod tests {
         assert_eq!(pauses[11], 30 * SECOND);
         retry.succeeded();
         assert_eq!(retry.at(), None);
+    }
+
+    /// The times between repairs within ten minutes, if somebody meddles each time `after` so long.
+    fn pauses(after: Duration) -> Vec<Duration> {
+        let start = Instant::now();
+        let (mut repairs, mut now, mut begun) = (Repairs::default(), start, Vec::new());
+        while now - start < 600 * SECOND {
+            repairs.due = true;
+            now = now.max(repairs.at(now).unwrap());
+            assert!(repairs.begin(now) && !repairs.begin(now));
+            begun.push(now);
+            now += after;
+        }
+        assert_eq!(begun[0], start, "the first is at once");
+        begun.windows(2).map(|two| two[1] - two[0]).collect()
+    }
+
+    #[test]
+    fn the_first_repair_is_at_once_and_those_of_a_fight_come_half_a_minute_apart() {
+        for after in [Duration::ZERO, SECOND, 9 * SECOND] {
+            let pauses = pauses(after);
+            assert!(pauses.is_sorted(), "{pauses:?}");
+            assert_eq!(pauses.last(), Some(&LONGEST_REPAIR_PAUSE));
+        }
+    }
+
+    #[test]
+    fn a_change_after_a_time_of_peace_is_repaired_at_once() {
+        let pauses = pauses(11 * SECOND);
+        assert!(pauses.iter().all(|pause| *pause == 11 * SECOND), "{pauses:?}");
     }
 }

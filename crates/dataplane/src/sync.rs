@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use model::{Changes, Departure, Event, Family, ObjectKey, ResolvedService, Site, Tracker};
 
 use crate::flows::Aftercare;
-use crate::schedule::{Limiter, Retry};
+use crate::schedule::{Limiter, Repairs, Retry};
 use crate::{Backend, Facts, NodePortSelection, Report, Servers, Suspects, Sweep, SyncError};
 
 /// What the loop is told.
@@ -92,6 +92,7 @@ struct Plane {
     facts: bool,
     triggers: Vec<SystemTime>,
     retry: Retry,
+    repairs: Repairs,
     /// Services that the kernel refuses; left out until they change.
     refused: BTreeSet<ObjectKey>,
     checked_at: Option<Instant>,
@@ -162,6 +163,7 @@ impl Plane {
     fn done(&mut self, now: Instant) {
         if self.full {
             self.checked_at = Some(now);
+            self.repairs.due = false;
         }
         self.full = false;
         self.facts = false;
@@ -209,6 +211,7 @@ impl<R: Reporter> SyncLoop<R> {
             facts: false,
             triggers: Vec::new(),
             retry: Retry::default(),
+            repairs: Repairs::default(),
             refused: BTreeSet::new(),
             checked_at: None,
         };
@@ -268,11 +271,15 @@ impl<R: Reporter> SyncLoop<R> {
     }
 
     fn foreign_change(&mut self, family: Family, program: Option<&str>) {
-        for plane in self.planes.iter_mut().filter(|plane| plane.backend.family() == family && !plane.full) {
+        let told = |plane: &Plane| plane.full || plane.repairs.due;
+        for plane in self.planes.iter_mut().filter(|plane| plane.backend.family() == family && !told(plane)) {
             let program = program.unwrap_or("another program");
-            tracing::warn!(%family, program, "The proxy's kernel state was changed from outside; repairing it");
-            plane.full = true;
-            self.reporter.repairing(family);
+            if plane.repairs.are_many() {
+                tracing::warn!(%family, program, "The proxy's kernel state is changed from outside again and again; repairs are up to 30 s apart until that ends");
+            } else {
+                tracing::warn!(%family, program, "The proxy's kernel state was changed from outside; repairing it");
+            }
+            plane.repairs.due = true;
         }
     }
 
@@ -341,16 +348,23 @@ impl<R: Reporter> SyncLoop<R> {
         for plane in &mut self.planes {
             let check_at = plane.checked_at.map(|at| at + self.options.check_period);
             plane.full |= check_at.is_some_and(|at| at <= now);
+            if plane.repairs.begin(now) {
+                plane.full = true;
+                self.reporter.repairing(plane.backend.family());
+            }
         }
         let allowed = self.limiter.allowed_at(now);
         let due = |plane: &Plane| plane.retry.at().unwrap_or(now) <= now;
         if allowed <= now && self.planes.iter().any(|plane| plane.has_work() && due(plane)) {
+            let mut written = false;
             for index in 0..self.planes.len() {
                 if self.planes[index].has_work() && due(&self.planes[index]) {
-                    self.sync(index, now);
+                    written |= self.sync(index, now);
                 }
             }
-            self.reporter.settled(&self.tracker, &self.facts);
+            if written {
+                self.reporter.settled(&self.tracker, &self.facts);
+            }
             self.limiter.ran(now);
         }
         self.next_deadline(now)
@@ -360,10 +374,10 @@ impl<R: Reporter> SyncLoop<R> {
         let allowed = self.limiter.allowed_at(now);
         let of_plane = |plane: &Plane| {
             if plane.has_work() {
-                Some(plane.retry.at().unwrap_or(now).max(allowed))
-            } else {
-                plane.checked_at.map(|at| at + self.options.check_period)
+                return Some(plane.retry.at().unwrap_or(now).max(allowed));
             }
+            let check_at = plane.checked_at.map(|at| at + self.options.check_period);
+            check_at.into_iter().chain(plane.repairs.at(now)).min()
         };
         self.planes.iter().filter_map(of_plane).chain(self.aftercare.next_at()).min()
     }
@@ -432,7 +446,8 @@ impl<R: Reporter> SyncLoop<R> {
         }
     }
 
-    fn sync(&mut self, index: usize, now: Instant) {
+    /// Whether it was written.
+    fn sync(&mut self, index: usize, now: Instant) -> bool {
         let (family, start) = (self.planes[index].backend.family(), Instant::now());
         let is_first = self.planes[index].checked_at.is_none();
         let mut servers = Servers::new();
@@ -444,6 +459,7 @@ impl<R: Reporter> SyncLoop<R> {
         let plane = &mut self.planes[index];
         let outcome = plane.write_what_is_taken(&self.tracker, &self.facts);
         let kind = plane.kind();
+        let written = outcome.is_ok();
         match outcome {
             Ok(report) => {
                 let sync = Sync { kind, duration: start.elapsed(), report, triggers: &plane.triggers };
@@ -461,6 +477,7 @@ impl<R: Reporter> SyncLoop<R> {
                 self.reporter.failed(family, kind, &error);
             }
         }
+        written
     }
 }
 

@@ -280,9 +280,13 @@ fn meanings(world: &World) -> BTreeMap<ObjectKey, Meaning> {
 /// What a service port can be reached at: an address or (none) the nodes', and a port.
 type Site = (Option<IpAddr>, Family, u16);
 
+/// What decides between those who want a site, the smallest first: not as a cluster IP, age, service, place of the port. Then
+/// the port.
+type Rank = (bool, i64, ObjectKey, usize, u16);
+
 /// Every site in use, and who has it by the rule: that of a cluster IP, then the oldest, then the first by name, then the first port.
 fn rightful_holders(cluster: &Cluster) -> BTreeMap<Site, (ObjectKey, u16)> {
-    let mut claims: BTreeMap<Site, BTreeSet<(bool, i64, ObjectKey, usize, u16)>> = BTreeMap::new();
+    let mut claims: BTreeMap<Site, BTreeSet<Rank>> = BTreeMap::new();
     for service in cluster.services() {
         let families: Vec<_> = service.cluster_ips.iter().map(|address| Family::of(*address)).collect();
         let addresses = [
@@ -305,7 +309,7 @@ fn rightful_holders(cluster: &Cluster) -> BTreeMap<Site, (ObjectKey, u16)> {
             }
         }
     }
-    let first = |claims: BTreeSet<(bool, i64, ObjectKey, usize, u16)>| {
+    let first = |claims: BTreeSet<Rank>| {
         claims.into_iter().next().map(|(_, _, service, _, port)| (service, port)).unwrap()
     };
     claims.into_iter().map(|(site, claims)| (site, first(claims))).collect()

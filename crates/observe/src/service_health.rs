@@ -7,6 +7,8 @@
 //! faster than ports can be opened fills no queue.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +17,7 @@ use hyper::header::HeaderValue;
 use model::ObjectKey;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tracing::{debug, error, info};
 
 use crate::clock::Moment;
@@ -44,21 +47,30 @@ pub struct ServiceHealth(watch::Sender<Arc<Wanted>>);
 
 impl ServiceHealth {
     /// Makes `checks` all that is served, on these addresses: a wildcard stands for all addresses of its own
-    /// family. Returns at once. A port that could not be opened before is tried again.
+    /// family. Returns at once. A port that cannot be opened is tried again and again.
     pub fn sync(&self, checks: Vec<Check>, addresses: Vec<IpAddr>) {
         self.0.send_replace(Arc::new(Wanted { checks, addresses }));
     }
 }
 
+/// Takes which service cannot be asked for at which address, and why. Must not wait.
+pub type Failed = Box<dyn Fn(&ObjectKey, SocketAddr, &io::Error) + Send + Sync>;
+
 /// The servers, to be run on a tokio runtime.
-#[derive(Debug)]
 pub struct Servers {
     wanted: watch::Receiver<Arc<Wanted>>,
     health: Arc<Health>,
     limits: Limits,
+    failed: Failed,
     open: BTreeMap<SocketAddr, Server>,
     /// Failures already told.
     told: BTreeSet<(SocketAddr, ObjectKey)>,
+}
+
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Servers").field("open", &self.open).field("told", &self.told).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -68,16 +80,18 @@ struct Server {
     task: JoinHandle<()>,
 }
 
-/// The handle for the sync thread, and the servers, of which none is open yet.
-pub fn service_health(health: Arc<Health>, limits: Limits) -> (ServiceHealth, Servers) {
+/// The handle for the sync thread, and the servers, of which none is open yet. Each failure is told to `failed` once, and
+/// again when it comes back.
+pub fn service_health(health: Arc<Health>, limits: Limits, failed: Failed) -> (ServiceHealth, Servers) {
     let (sender, wanted) = watch::channel(Arc::default());
-    (ServiceHealth(sender), Servers { wanted, health, limits, open: BTreeMap::new(), told: BTreeSet::new() })
+    let (open, told) = (BTreeMap::new(), BTreeSet::new());
+    (ServiceHealth(sender), Servers { wanted, health, limits, failed, open, told })
 }
 
 impl Servers {
     /// Opens, updates and closes servers as told, until the last handle is dropped; then closes them all.
     pub async fn run(mut self) {
-        while self.wanted.changed().await.is_ok() {
+        while self.something_to_do().await {
             let wanted = self.wanted.borrow_and_update().clone();
             let wanted = by_address(&wanted);
             self.close_unwanted(&wanted).await;
@@ -89,6 +103,17 @@ impl Servers {
             });
         }
         self.close_unwanted(&BTreeMap::new()).await;
+    }
+
+    /// Waits until something is wanted or has to be tried again; false when nobody can want anything any more.
+    async fn something_to_do(&mut self) -> bool {
+        if self.told.is_empty() {
+            return self.wanted.changed().await.is_ok();
+        }
+        match timeout(self.limits.bind_retry, self.wanted.changed()).await {
+            Ok(changed) => changed.is_ok(),
+            Err(_) => true,
+        }
     }
 
     async fn close_unwanted(&mut self, wanted: &BTreeMap<SocketAddr, &Check>) {
@@ -141,8 +166,9 @@ impl Servers {
                     error!(
                         err = %cause, service = %service, %address,
                         "Cannot open healthCheckNodePort of service, load balancers will take this node for \
-                         unhealthy; will try again at each sync"
+                         unhealthy; will try again"
                     );
+                    (self.failed)(&service, address, &cause);
                 }
             }
         }

@@ -173,3 +173,57 @@ fn a_server_that_is_not_there_yet_is_waited_for() {
     std::thread::spawn(move || server.serve_on(&listener));
     source.tells(&["begin", "has a", "end"]);
 }
+
+#[test]
+fn who_answers_and_is_no_api_server_is_warned_of_with_what_came_instead_once() {
+    let page = "<!DOCTYPE html>\n<title>Log in</title>".to_owned();
+    let html = vec![("Content-Type", "text/html; charset=utf-8".to_owned())];
+    for (reply, what) in [
+        (Reply::Whole(200, html, page.clone()), "type \"text/html; charset=utf-8\""),
+        (Reply::Whole(200, vec![], page), "<!DOCTYPE html>"),
+        (Reply::Whole(200, vec![], "welcome".to_owned()), "\"welcome\""),
+        (Reply::Whole(200, vec![], r#"{"welcome":true}"#.to_owned() + "\n"), "{\\\"welcome\\\":true}"),
+        (Reply::Whole(200, vec![], String::new()), "nothing"),
+    ] {
+        let log = Log::start();
+        let server = services(vec![reply.clone(), reply.clone(), reply, one_service()]);
+        let source = Source::following(&server);
+        while source.next() != "end" {}
+        let url = source.url() + "api/v1/services";
+        let told = log.warnings(&[&url, what, "login page"]);
+        assert_eq!(told.len(), 1, "{what}: {:?}", log.warnings(&[&url]));
+    }
+}
+
+#[test]
+fn what_a_list_has_in_place_of_objects_is_warned_of() {
+    let log = Log::start();
+    let list = |body: &str| Reply::Whole(200, vec![], body.to_owned());
+    let good = list(r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#);
+    let replies = vec![refused(400, "BadRequest"), list("[]"), list(r#"{"items":[]}"#), list("<html>"), good];
+    let source = Source::following(&services(replies));
+    while source.next() != "end" {}
+    for what in ["a list without resourceVersion", "\"<html>\""] {
+        assert_eq!(
+            log.warnings(&[&source.url(), what]).len(),
+            1,
+            "{what}: {:?}",
+            log.warnings(&[&source.url()])
+        );
+    }
+}
+
+#[test]
+fn an_api_server_without_watch_list_is_asked_for_it_again_after_it_was_away() {
+    let list = Reply::Whole(200, vec![], r#"{"metadata":{"resourceVersion":"7"},"items":[]}"#.to_owned());
+    let server = services(vec![
+        refused(400, "BadRequest"),
+        list,
+        Reply::HangUp,
+        refused(410, "Expired"),
+        one_service(),
+    ]);
+    Source::following(&server).tells(&["begin", "end", "begin", "has a", "end"]);
+    let asked = server.asked("services");
+    assert!(asked[4].contains("sendInitialEvents"), "{asked:?}");
+}

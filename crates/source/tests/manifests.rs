@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use kube_proxy_source::{Counters, Error, manifests};
+use kube_proxy_source::{Counters, Error, Watching, manifests};
 use model::{Event, Kind};
 use support::*;
 
@@ -43,7 +43,7 @@ impl Followed {
         let watching = watching(sender, Arc::new(Counters::default()));
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let Err(error) = runtime.block_on(manifests::run(&place, &watching));
+            let Err(error) = runtime.block_on(manifests::run(&place, watching));
             // a test that has ended hears no more
             let _ = end.send(error);
         });
@@ -158,6 +158,64 @@ fn what_is_no_regular_file_is_not_waited_for() {
     symlink("/dev/zero", followed.path("zero.yaml")).unwrap();
     fs::write(followed.path("c.yaml"), yaml("c")).unwrap();
     assert_eq!(followed.next(), "has c");
+}
+
+#[test]
+fn a_file_that_a_folder_or_a_pipe_takes_the_place_of_has_no_objects_any_more() {
+    let followed = Followed::of_a_and_b();
+    fs::remove_file(followed.path("a.yaml")).unwrap();
+    fs::create_dir(followed.path("a.yaml")).unwrap();
+    assert_eq!(followed.next(), "no a");
+    symlink("/dev/null", followed.path(".next")).unwrap();
+    fs::rename(followed.path(".next"), followed.path("b.yaml")).unwrap();
+    assert_eq!(followed.next(), "no b");
+    fs::remove_dir(followed.path("a.yaml")).unwrap();
+    fs::write(followed.path("a.yaml"), yaml("c")).unwrap();
+    assert_eq!(followed.next(), "has c");
+}
+
+#[test]
+fn what_is_no_regular_file_at_the_start_is_warned_of_once() {
+    let log = Log::start();
+    let followed = Followed::new(|folder| {
+        fs::create_dir(folder.join("folder.yaml")).unwrap();
+        symlink("/dev/zero", folder.join("zero.yaml")).unwrap();
+        symlink("nowhere", folder.join("link.json")).unwrap();
+        fs::create_dir(folder.join("folder")).unwrap();
+        fs::write(folder.join("a.yaml"), yaml("a")).unwrap();
+    });
+    followed.until_all_is_told();
+    // everything is looked at again
+    fs::remove_dir(followed.path("folder")).unwrap();
+    symlink("elsewhere", followed.path("..data")).unwrap();
+    fs::write(followed.path("b.yaml"), yaml("b")).unwrap();
+    assert_eq!(followed.next(), "has b");
+    for (name, what) in
+        [("folder.yaml", "a folder"), ("zero.yaml", "no regular file"), ("link.json", "leads nowhere")]
+    {
+        let told = log.warnings(&[followed.path(name).to_str().unwrap(), what]);
+        assert_eq!(told.len(), 1, "{name}: {told:?}");
+    }
+}
+
+#[test]
+fn manifests_are_read_and_told_on_a_thread_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sender, threads) = channel();
+    let tell = move |_| {
+        // a test that has ended hears no more
+        let _ = sender.send(std::thread::current().name().map(str::to_owned));
+    };
+    let counters = Arc::new(Counters::default());
+    let watching = Watching { node_name: "n1".to_owned(), tell: Box::new(tell), counters };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let thread = runtime.block_on(async {
+        tokio::select! {
+            Err(error) = manifests::run(folder.path(), watching) => panic!("{error}"),
+            told = tokio::task::spawn_blocking(move || threads.recv_timeout(PATIENCE)) => told.unwrap().unwrap(),
+        }
+    });
+    assert_eq!(thread.as_deref(), Some("manifests"));
 }
 
 #[test]

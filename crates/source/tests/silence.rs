@@ -1,4 +1,4 @@
-//! A watch that says nothing, on a clock that is told.
+//! A watch that says nothing, and events that are too many, on a clock that is told.
 #![allow(clippy::unwrap_used)]
 
 mod support;
@@ -15,7 +15,7 @@ use http_body_util::combinators::BoxBody;
 use hyper::body::{Bytes, Frame};
 use kube::client::{Body, Client};
 use kube_proxy_source::Counters;
-use kube_proxy_source::api::{Connection, run};
+use kube_proxy_source::api::{About, Connection, Notice, Severity, notices, run};
 use support::*;
 
 /// These lines, and then nothing for ever.
@@ -90,4 +90,28 @@ async fn a_server_that_never_says_that_all_is_told_is_asked_for_lists() {
     assert!(asked[0].contains("sendInitialEvents") && asked[1].contains("limit=500"), "{asked:?}");
     assert!(asked[2].contains("watch=true") && asked[2].contains("resourceVersion=7"), "{asked:?}");
     assert_eq!(told[..5], ["begin", "has a", "begin", "has a", "end"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_many_events_some_are_posted_at_once_and_the_rest_slowly() {
+    let posted = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&posted);
+    let service = tower::service_fn(move |_: Request<Body>| {
+        *count.lock().unwrap() += 1;
+        async { Ok::<_, Infallible>(open_watch(vec![])) }
+    });
+    let connection = Connection::over(Client::new(service, "default"), "http://192.0.2.1");
+    let (notices, poster) = notices();
+    for _ in 0..1000 {
+        drop(notices.tell(Notice {
+            about: About::Node("n1".to_owned()),
+            severity: Severity::Warning,
+            reason: "FailedToStartServiceHealthcheck",
+            action: "Listen",
+            note: String::new(),
+        }));
+    }
+    let posting = poster.run(&connection, "host-1");
+    assert!(tokio::time::timeout(Duration::from_secs(95), posting).await.is_err(), "it waits for more");
+    assert_eq!(*posted.lock().unwrap(), 10 + 9);
 }

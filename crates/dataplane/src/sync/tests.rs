@@ -79,7 +79,9 @@ impl Backend for Fake {
 }
 
 #[derive(Default)]
-struct Quiet;
+struct Quiet {
+    settled: usize,
+}
 
 impl Reporter for Quiet {
     fn changed(&mut self, _: &Changes) {}
@@ -87,7 +89,9 @@ impl Reporter for Quiet {
     fn synced(&mut self, _: Family, _: &Sync<'_>) {}
     fn failed(&mut self, _: Family, _: SyncKind, _: &SyncError) {}
     fn repairing(&mut self, _: Family) {}
-    fn settled(&mut self, _: &Tracker, _: &Facts) {}
+    fn settled(&mut self, _: &Tracker, _: &Facts) {
+        self.settled += 1;
+    }
 }
 
 fn key(name: &str) -> ObjectKey {
@@ -172,7 +176,7 @@ impl Bench {
             families: vec![Family::V4, Family::V6],
             allow_external_ips: true,
         });
-        let sync = SyncLoop::new(tracker, backends.into(), options, Quiet, sender);
+        let sync = SyncLoop::new(tracker, backends.into(), options, Quiet::default(), sender);
         Self { now: Instant::now(), sync, script, script_v6, sweeps }
     }
 
@@ -252,6 +256,21 @@ fn a_failed_sync_is_tried_again_later_with_everything() {
 }
 
 #[test]
+fn nothing_is_told_of_what_is_not_written() {
+    let mut bench = Bench::synced();
+    let before = bench.sync.reporter.settled;
+    for script in [&bench.script, &bench.script_v6] {
+        script.lock().unwrap().failures = 1;
+    }
+    bench.tell([service("a", 9)]);
+    bench.calls();
+    assert_eq!(bench.sync.reporter.settled, before);
+    bench.pass(SECOND);
+    bench.calls();
+    assert_eq!(bench.sync.reporter.settled, before + 1);
+}
+
+#[test]
 fn a_refused_service_is_left_out_until_it_changes() {
     let mut bench = Bench::synced();
     bench.script.lock().unwrap().refuses = Some(key("a"));
@@ -271,6 +290,30 @@ fn a_foreign_change_is_repaired_at_once() {
     assert_eq!(bench.calls(), [rebuild(&["a", "b"])]);
     bench.sync.tell(Message::ForeignChange(Family::V6, None));
     assert_eq!(bench.calls(), [], "the other family's table is not touched");
+}
+
+#[test]
+fn a_fight_with_another_program_is_repaired_less_and_less_often_while_services_go_on() {
+    let mut bench = Bench::synced();
+    let mut repairs = 0;
+    for second in 0..600 {
+        bench.sync.tell(Message::ForeignChange(Family::V4, Some("other".into())));
+        if bench.calls().is_empty() {
+            let wakes_at = bench.sync.step(bench.now).unwrap();
+            assert!(wakes_at <= bench.now + 30 * SECOND, "at {second} s it would sleep through the repair");
+        } else {
+            repairs += 1;
+        }
+        bench.pass(SECOND);
+    }
+    assert!((20..40).contains(&repairs), "{repairs} repairs in ten minutes");
+    bench.tell([service("a", 9)]);
+    assert_eq!(bench.calls(), [update(&["a"])]);
+    bench.pass(30 * SECOND);
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])], "the last change is repaired, too");
+    bench.pass(60 * SECOND);
+    bench.sync.tell(Message::ForeignChange(Family::V4, None));
+    assert_eq!(bench.calls(), [rebuild(&["a", "b"])], "at once after a time of peace");
 }
 
 #[test]

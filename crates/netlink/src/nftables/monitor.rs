@@ -15,7 +15,7 @@ const ENOBUFS: i32 = 105;
 pub struct ForeignChange {
     /// The families (`NFPROTO_…`) in which the table was touched; both when events were lost.
     pub families: Vec<u8>,
-    /// The name and process id of the program, where known.
+    /// The name and id of the thread that made it, where known; the kernel does not tell its process.
     pub program: Option<(String, u32)>,
 }
 

@@ -57,6 +57,7 @@ impl Filter {
 pub(super) fn level_of(metadata: &Metadata<'_>) -> u32 {
     let own = metadata.target().starts_with("kube_proxy");
     match *metadata.level() {
+        Level::INFO if !own => 4,
         Level::ERROR | Level::WARN | Level::INFO => 0,
         Level::DEBUG if own => 2,
         Level::DEBUG => 6,

@@ -2,19 +2,19 @@
 //!
 //! Events come from `tracing` macros in every crate. `error!`, `warn!` and `info!` are always printed, `debug!`
 //! from `-v=2` on, `trace!` from `-v=5` on; a field `v = N` gives an event a level of its own. Crates of others
-//! are quieter: their `debug!` needs `-v=6`, their `trace!` `-v=10`. `--vmodule` raises the level of single files.
+//! are quieter: their `info!` needs `-v=4`, their `debug!` `-v=6`, their `trace!` `-v=10`. `--vmodule` raises the level of single files.
 //! Spans are not used. An event that is switched off costs one load of an atomic.
 //!
-//! Lines go out unbuffered, one write each; what cannot be written is lost without a word, for there is no
-//! better place to say so.
+//! A thread of its own writes the lines, one write each, so that nobody waits for whoever reads them.
 
 mod fields;
 mod filter;
 mod json;
+mod queue;
 mod text;
 
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tracing::span;
 use tracing::subscriber::{Interest, Subscriber};
@@ -23,6 +23,7 @@ use tracing::{Event, Metadata, metadata::LevelFilter};
 use crate::clock::Moment;
 use fields::Fields;
 use filter::Filter;
+use queue::Queue;
 
 /// The form of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,8 +51,8 @@ pub struct Options {
 
 /// Where lines go.
 pub trait Sink: Send + Sync + 'static {
-    /// Takes one line, with its line break.
-    fn line(&self, line: &str, severity: Severity);
+    /// Takes one line, with its line break. Must not wait.
+    fn line(&self, line: String, severity: Severity);
 }
 
 /// How grave an event is.
@@ -82,20 +83,53 @@ impl Handle {
     }
 }
 
-/// Logging is already set up in this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("logging is already set up in this process")]
-pub struct AlreadySet;
+/// Why logging cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// It was set up before.
+    #[error("logging is already set up in this process")]
+    AlreadySet,
+    /// There is no thread to write lines.
+    #[error("starting the thread that writes the logs: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// The queue of the process.
+static QUEUE: OnceLock<Queue> = OnceLock::new();
 
 /// Sets up logging for the whole process, to stderr (and stdout, if streams are split).
 ///
 /// # Errors
-/// When it was set up before.
-pub fn init(options: Options) -> Result<Handle, AlreadySet> {
-    let sink = Standard { split: options.split_stream };
-    let (logger, handle) = Logger::new(options, sink);
-    tracing::subscriber::set_global_default(logger).map_err(|_| AlreadySet)?;
+/// When it was set up before, or no thread can be started.
+pub fn init(options: Options) -> Result<Handle, SetupError> {
+    if QUEUE.get().is_some() {
+        return Err(SetupError::AlreadySet);
+    }
+    let queue = Queue::start(options.split_stream)?;
+    let (logger, handle) = Logger::new(options, queue.clone());
+    tracing::subscriber::set_global_default(logger).map_err(|_| SetupError::AlreadySet)?;
+    QUEUE.set(queue).map_err(|_| SetupError::AlreadySet)?;
     Ok(handle)
+}
+
+/// Waits until all lines so far are written, a second at most. To be called before the process ends by itself.
+pub fn flush() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush();
+    }
+}
+
+/// Prints the last line of a process to stderr as it is, after all others, and waits a second at most until it is read.
+pub fn last_line(text: &str) {
+    let line = format!("{text}\n");
+    match QUEUE.get() {
+        Some(queue) => {
+            queue.line(line, Severity::Error);
+            queue.flush();
+        }
+        // a closed stderr is no reason to panic
+        None => drop(io::stderr().write_all(line.as_bytes())),
+    }
 }
 
 /// Prints events to a [`Sink`].
@@ -145,7 +179,7 @@ impl<S: Sink> Subscriber for Logger<S> {
             }
             Format::Json => json::write(&mut line, Moment::now().wall, severity, level, metadata, &fields),
         }
-        self.sink.line(&line, severity);
+        self.sink.line(line, severity);
     }
 
     // Spans are never enabled, so that none of these is called for one that has a place here.
@@ -171,21 +205,4 @@ fn file_name(metadata: &Metadata<'_>, parts: usize) -> String {
     let path = metadata.file().unwrap_or("unknown");
     let start = path.rmatch_indices('/').nth(parts - 1).map_or(0, |(at, _)| at + 1);
     path[start..].to_owned()
-}
-
-#[derive(Debug)]
-struct Standard {
-    split: bool,
-}
-
-impl Sink for Standard {
-    fn line(&self, line: &str, severity: Severity) {
-        // A line that cannot be written is lost: see the module's introduction.
-        let _ = if self.split && severity == Severity::Info {
-            let mut out = io::stdout().lock();
-            out.write_all(line.as_bytes()).and_then(|()| out.flush())
-        } else {
-            io::stderr().lock().write_all(line.as_bytes())
-        };
-    }
 }

@@ -141,7 +141,7 @@ impl Memory {
 }
 
 impl Sink for Memory {
-    fn line(&self, line: &str, _: Severity) {
-        self.0.lock().expect("no panic while held").push(line.to_owned());
+    fn line(&self, line: String, _: Severity) {
+        self.0.lock().expect("no panic while held").push(line);
     }
 }

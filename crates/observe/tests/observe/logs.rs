@@ -2,13 +2,18 @@
 
 use std::error::Error;
 use std::fmt;
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use kube_proxy_observe::log::{self, Format, Handle, Logger, Options};
 use serde_json::Value;
 use tracing::{debug, error, info, trace, warn};
 
-use crate::lab::Memory;
+use crate::lab::{Memory, PATIENCE};
+
+/// The target of this program's own events begins so; a test's own would not.
+const OWN: &str = "kube_proxy_test";
 
 /// The lines that `events` prints, without their line breaks.
 fn lines(options: Options, events: impl FnOnce(&Handle)) -> Vec<String> {
@@ -54,7 +59,7 @@ impl Error for Refused {}
 #[test]
 fn a_text_line_begins_as_klog_begins_it() {
     let lines = lines(Options::default(), |_| {
-        info!("one");
+        info!(target: OWN, "one");
         warn!("two");
         error!("three");
     });
@@ -73,11 +78,11 @@ fn a_text_line_begins_as_klog_begins_it() {
 #[test]
 fn fields_are_printed_as_klog_prints_them() {
     let lines = lines(Options::default(), |_| {
-        info!(service = %"web/shop", port = 80, ready = true, ratio = 0.5, "Synced \"all\"");
+        info!(target: OWN, service = %"web/shop", port = 80, ready = true, ratio = 0.5, "Synced \"all\"");
         error!(family = %"IPv4", err = &Refused as &dyn Error, "Sync failed");
         error!(error = %Refused, count = 2_u64, "Again");
-        info!(text = "one\ntwo\tthree\nI0101 forged", "Lines");
-        info!(list = ?["a", "b"], odd = "esc \u{1b}[2J");
+        info!(target: OWN, text = "one\ntwo\tthree\nI0101 forged", "Lines");
+        info!(target: OWN, list = ?["a", "b"], odd = "esc \u{1b}[2J");
     });
     let contents: Vec<_> = lines.iter().map(|line| content(line)).collect();
     assert_eq!(
@@ -95,8 +100,8 @@ fn fields_are_printed_as_klog_prints_them() {
 #[test]
 fn json_lines_have_the_fields_of_component_base() {
     let lines = json(verbose(2), |_| {
-        info!(service = %"web/shop", port = 80, "Synced");
-        debug!(target: "kube_proxy_test", nan = f64::NAN, "Detail");
+        info!(target: OWN, service = %"web/shop", port = 80, "Synced");
+        debug!(target: OWN, nan = f64::NAN, "Detail");
         warn!("Odd");
         error!(err = %Refused, text = "two\nlines", "Failed");
     });
@@ -121,12 +126,13 @@ fn json_lines_have_the_fields_of_component_base() {
 
 /// One event of each kind, as this program's crates make them.
 fn one_of_each() {
-    error!(target: "kube_proxy_test", "error");
-    info!(target: "kube_proxy_test", "info");
-    info!(target: "kube_proxy_test", v = 1, "info v=1");
-    debug!(target: "kube_proxy_test", "debug");
-    debug!(target: "kube_proxy_test", v = 4, "debug v=4");
-    trace!(target: "kube_proxy_test", "trace");
+    error!(target: OWN, "error");
+    info!(target: OWN, "info");
+    info!(target: OWN, v = 1, "info v=1");
+    debug!(target: OWN, "debug");
+    debug!(target: OWN, v = 4, "debug v=4");
+    info!(target: "foreign", "foreign info");
+    trace!(target: OWN, "trace");
     debug!(target: "foreign", "foreign debug");
     trace!(target: "foreign", "foreign trace");
 }
@@ -139,6 +145,7 @@ fn the_verbosity_decides_what_is_printed() {
         (1, "info v=1"),
         (2, "debug"),
         (4, "debug v=4"),
+        (4, "foreign info"),
         (5, "trace"),
         (6, "foreign debug"),
         (10, "foreign trace"),
@@ -152,11 +159,11 @@ fn the_verbosity_decides_what_is_printed() {
 #[test]
 fn the_verbosity_of_a_file_is_raised_by_its_first_pattern() {
     let count = |options| messages(options, |_| one_of_each()).len();
-    assert_eq!(count(vmodule(&[("logs", 5)])), 6);
-    assert_eq!(count(vmodule(&[("l?g*", 4)])), 5);
+    assert_eq!(count(vmodule(&[("logs", 5)])), 7);
+    assert_eq!(count(vmodule(&[("l?g*", 4)])), 6);
     assert_eq!(count(vmodule(&[("other", 9), ("logs", 2), ("*", 9)])), 4);
     assert_eq!(count(vmodule(&[("other", 9)])), 2);
-    assert_eq!(count(Options { verbosity: 5, ..vmodule(&[("logs", 1)]) }), 6, "never lowered");
+    assert_eq!(count(Options { verbosity: 5, ..vmodule(&[("logs", 1)]) }), 7, "never lowered");
 }
 
 #[test]
@@ -165,7 +172,7 @@ fn the_verbosity_changes_while_running() {
         for verbosity in [0, 5, 0] {
             handle.set_verbosity(verbosity);
             assert_eq!(handle.verbosity(), verbosity);
-            trace!(target: "kube_proxy_test", "at {verbosity}");
+            trace!(target: OWN, "at {verbosity}");
         }
     });
     assert_eq!(printed, ["at 5"]);
@@ -178,8 +185,9 @@ fn says_something_to_standard_error() {
     assert!(handle.is_ok(), "first set-up in this process");
     assert!(log::init(Options::default()).is_err(), "second");
     for i in 0..100 {
-        info!(i, "Something");
+        info!(target: OWN, i, "Something");
     }
+    log::flush();
 }
 
 #[test]
@@ -199,4 +207,76 @@ fn with_stderr_closed_or_broken_nothing_panics() {
         .expect("this test's program runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(stderr.matches("] \"Something\" i=").count(), 100, "{stderr}");
+}
+
+#[test]
+#[ignore = "sets up the whole process; the test below runs it in a process of its own"]
+fn says_more_than_a_pipe_and_the_queue_hold() {
+    log::init(Options::default()).expect("first set-up in this process");
+    let filler = "x".repeat(1000);
+    for i in 0..20_000 {
+        info!(target: OWN, i, filler, "Something");
+    }
+    println!("said");
+    std::io::stdin().read_line(&mut String::new()).expect("stdin is open");
+    log::last_line("the end");
+}
+
+/// The above in a process of its own, its standard streams being pipes.
+fn talkative() -> Child {
+    Command::new(std::env::current_exe().expect("this test's program"))
+        .args(["--ignored", "--exact", "logs::says_more_than_a_pipe_and_the_queue_hold", "--nocapture"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("this test's program runs")
+}
+
+#[test]
+fn a_process_ends_though_nobody_reads_its_last_lines() {
+    let mut child = talkative();
+    writeln!(child.stdin.take().expect("piped"), "go").expect("it reads");
+    let end = Instant::now() + PATIENCE;
+    let ended = loop {
+        match child.try_wait().expect("it is ours") {
+            None if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
+            ended => break ended,
+        }
+    };
+    if ended.is_none() {
+        child.kill().expect("it runs");
+    }
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+}
+
+#[test]
+fn nobody_waits_for_a_pipe_that_is_not_read_and_what_is_lost_is_counted() {
+    let mut child = talkative();
+    let (mut input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+    let (done, said) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        // the other side may have given up
+        let _ = done.send(lines.any(|line| line.contains("said")));
+        lines.for_each(drop);
+    });
+    let not_held_up = said.recv_timeout(PATIENCE);
+    if not_held_up.is_err() {
+        child.kill().expect("it runs");
+    }
+    assert_eq!(not_held_up, Ok(true), "it waits for its reader");
+    let mut printed = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let mut written = 0;
+    let lost: usize = loop {
+        let line = printed.next().expect("the number of lost lines is told");
+        match line.split_once("Log lines were lost: they were not read as fast as written\" lines=") {
+            Some((_, lost)) => break lost.parse().expect("a number"),
+            None => written += usize::from(line.contains("] \"Something\" i=")),
+        }
+    };
+    assert_eq!((written + lost, lost > 0), (20_000, true), "{written} written, {lost} lost");
+    writeln!(input, "go").expect("it reads");
+    assert!(printed.any(|line| line == "the end"), "the last line comes, too");
+    assert!(child.wait().expect("it ends").success());
 }

@@ -234,7 +234,7 @@ async fn with_profiling_the_log_level_can_be_set_and_pprof_says_why_it_is_not_th
 
 #[tokio::test]
 async fn health_checks_of_services_answer_as_recorded() {
-    let (handle, servers) = service_health(healthy(), Limits::default());
+    let (handle, servers) = service_health(healthy(), Limits::default(), Box::new(|_, _, _| ()));
     drop(tokio::spawn(servers.run()));
     let (two, none) = (address(), address());
     let check = |name, port, local_endpoints| Check {

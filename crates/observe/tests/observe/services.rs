@@ -2,30 +2,36 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use kube_proxy_observe::clock::Moment;
 use kube_proxy_observe::health::Health;
-use kube_proxy_observe::http::Limits;
 use kube_proxy_observe::service_health::{Check, ServiceHealth, service_health};
 use model::{Family, ObjectKey};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::lab::{Memory, PATIENCE, Reply, address, get, result_of};
+use crate::lab::{Memory, PATIENCE, Reply, address, get, limits, result_of};
 
 struct Services {
     handle: ServiceHealth,
     servers: JoinHandle<()>,
     health: Arc<Health>,
+    failures: Receiver<String>,
 }
 
 impl Services {
     fn start() -> Self {
         let health = Arc::new(Health::new(Duration::from_secs(60)));
-        let (handle, servers) = service_health(health.clone(), Limits::default());
-        Self { handle, servers: tokio::spawn(servers.run()), health }
+        let (sender, failures) = channel();
+        let failed = move |service: &ObjectKey, address: SocketAddr, _: &std::io::Error| {
+            // a test that has ended hears no more
+            let _ = sender.send(format!("{service} at {address}"));
+        };
+        let (handle, servers) = service_health(health.clone(), limits(), Box::new(failed));
+        Self { handle, servers: tokio::spawn(servers.run()), health, failures }
     }
 
     /// Tells that these services (all in namespace `ns`) are all there are.
@@ -124,7 +130,7 @@ async fn a_port_of_two_services_is_served_for_one_and_the_same() {
 }
 
 #[tokio::test]
-async fn a_taken_port_holds_up_no_other_is_told_once_and_tried_at_the_next_sync() {
+async fn a_taken_port_holds_up_no_other_is_told_once_and_tried_until_it_is_free() {
     let (log, _guard) = Memory::of_this_thread();
     let (services, taken, other) = (Services::start(), address(), address());
     let owner = TcpListener::bind(taken).await.expect("free");
@@ -134,8 +140,8 @@ async fn a_taken_port_holds_up_no_other_is_told_once_and_tried_at_the_next_sync(
     }
     assert_eq!(log.count("Cannot open healthCheckNodePort"), 1, "{:?}", log.lines());
     assert_eq!(log.count("service=\"ns/taken\""), 1, "{:?}", log.lines());
+    assert_eq!(services.failures.try_iter().collect::<Vec<_>>(), [format!("ns/taken at {taken}")]);
     drop(owner);
-    services.sync(&[("taken", taken, 1), ("other", other, 1)]);
     wait_for(taken, names("taken")).await;
     assert_eq!(log.count("is served now"), 1, "{:?}", log.lines());
 }

@@ -45,6 +45,18 @@ pub(super) enum Failure {
     Silent,
     /// The API server refused.
     Refused(Refusal),
+    /// Whoever answers is no API server: what came instead.
+    Strange(String),
+}
+
+/// How much of an answer that nobody understands is shown.
+const SHOWN: usize = 60;
+
+/// The beginning of what came instead of what was expected.
+pub(super) fn beginning(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(4 * SHOWN)]);
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(SHOWN).collect();
+    format!("{:?}", plain.trim())
 }
 
 /// An answer that is not the one asked for.
@@ -189,7 +201,10 @@ impl Connection {
         let host = address.split_once("://").map_or(&*address, |(_, rest)| rest).trim_end_matches('/');
         (self.answered)(response.status().as_u16(), method.as_str(), host);
         if response.status().is_success() {
-            return Ok(response);
+            return match media_type(&response).filter(|media_type| !media_type.contains("json")) {
+                Some(other) => Err(Failure::Strange(format!("something of type {other:?}"))),
+                None => Ok(response),
+            };
         }
         if response.status() == http::StatusCode::UNAUTHORIZED {
             self.doubt();
@@ -244,6 +259,10 @@ impl Connection {
             tracing::info!(about, address = self.address(), "The API server answers again: {about}");
         }
     }
+}
+
+fn media_type(response: &Response<Body>) -> Option<&str> {
+    response.headers().get(header::CONTENT_TYPE)?.to_str().ok()
 }
 
 /// The TLS handshake failed, so that a certificate may be outdated.

@@ -12,7 +12,7 @@ use kube::client::Body;
 use model::Event;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::{Connection, Failure, Refusal};
+use super::connection::{Connection, Failure, Refusal, beginning};
 use super::frames::{Items, Lines, TooLong};
 use super::pace::{Backoff, spread};
 use super::resource::Resource;
@@ -64,6 +64,7 @@ pub(super) async fn follow(connection: &Connection, resource: &Resource, watchin
         let worked = follower.progress || watched;
         if worked {
             follower.backoff.reset();
+            connection.well(resource.path);
         }
         match result {
             Ok(()) if worked => {}
@@ -133,7 +134,7 @@ impl Follower<'_> {
         let mut body = response.into_body();
         let mut lines = Lines::default();
         let mut initial = initial;
-        let mut changes = false;
+        let (mut changes, mut understood) = (false, false);
         // versions of initial objects come in any order and are no place to go on from
         let mut version = self.version.clone();
         if initial {
@@ -143,6 +144,12 @@ impl Follower<'_> {
             let frame = match timeout(SILENCE, body.frame()).await {
                 Ok(Some(Ok(frame))) => frame,
                 Ok(Some(Err(error))) => return Err(Failure::Cut(super::kube_text(&error))),
+                Ok(None) if !understood && !lines.rest().is_empty() => {
+                    return Err(Failure::Strange(beginning(lines.rest())));
+                }
+                Ok(None) if initial && !understood => {
+                    return Err(Failure::Strange("nothing".to_owned()));
+                }
                 Ok(None) if initial => {
                     return Err(Failure::Cut("it ended before all objects were sent".to_owned()));
                 }
@@ -177,10 +184,13 @@ impl Follower<'_> {
                     }
                     Line::Bookmark(_) => {}
                     Line::Error(status) => return Err(Failure::Refused(Refusal::of(status))),
-                    Line::Torn => {
+                    // after others it is a line that broke off
+                    Line::Torn if understood => {
                         return Err(Failure::Cut("it sent a line that is no JSON of a watch".to_owned()));
                     }
+                    Line::Torn => return Err(Failure::Strange(beginning(line))),
                 }
+                understood = true;
                 if !initial {
                     self.version.clone_from(&version);
                 }
@@ -205,7 +215,7 @@ impl Follower<'_> {
             }
         };
         if version.is_empty() {
-            return Err(Failure::Cut("the list has no resourceVersion".to_owned()));
+            return Err(Failure::Strange("a list without resourceVersion".to_owned()));
         }
         Self::end(self.resource, self.watching, &mut self.filled);
         self.version = version;
@@ -230,8 +240,7 @@ impl Follower<'_> {
                 }
             })?;
         }
-        serde_json::from_slice(items.envelope())
-            .map_err(|error| Failure::Cut(format!("the list cannot be read: {error}")))
+        serde_json::from_slice(items.envelope()).map_err(|_| Failure::Strange(beginning(items.envelope())))
     }
 
     fn begin(&self) {
@@ -256,7 +265,17 @@ impl Follower<'_> {
             Failure::Cut(problem) => {
                 tracing::debug!(resource = plural, "The watch of {plural} broke off and goes on: {problem}");
             }
+            Failure::Strange(what) => {
+                let (address, path) = (self.connection.address(), self.resource.path);
+                let text = format!(
+                    "{}{path} answers with {what} and not with {plural} as an API server does; is there a proxy or a login page in between? It is tried again and again, and what is known stays in force",
+                    address.trim_end_matches('/')
+                );
+                self.connection.outage(path, &text);
+            }
             Failure::Unreachable(problem) => {
+                // what comes back may be another release
+                self.watch_list = true;
                 let address = self.connection.address();
                 let text = format!(
                     "The API server {address} cannot be reached: {problem}; it is tried again and again, and what is known stays in force"

@@ -36,6 +36,11 @@ pub(super) struct Lines {
 }
 
 impl Lines {
+    /// What has come of a line that has not ended.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.rest.0
+    }
+
     /// Takes a chunk and calls `each` with every line that it completes, without the line's end.
     pub(super) fn push<E: From<TooLong>>(
         &mut self,

@@ -18,7 +18,7 @@ use std::error::Error as StdError;
 
 pub use access::Access;
 pub use connection::{Answered, Connection, connect};
-pub use post::{About, Severity};
+pub use post::{About, Notice, Notices, Poster, Severity, notices};
 
 use crate::Watching;
 

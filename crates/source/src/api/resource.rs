@@ -11,7 +11,7 @@ pub(super) struct Resource {
     pub(super) kind: Kind,
     /// The plural, for messages.
     pub(super) plural: &'static str,
-    path: &'static str,
+    pub(super) path: &'static str,
     selector: String,
     /// The API server may not have it, or not let us see it: then there are none.
     pub(super) optional: bool,

@@ -13,8 +13,11 @@ mod store;
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use model::{Event, Kind};
+use tokio::runtime::Builder;
+use tokio::sync::oneshot;
 
 use crate::{Error, Watching};
 use changes::{Change, Changes};
@@ -22,12 +25,27 @@ use store::Store;
 
 /// Loads the manifests, tells their objects, and then tells what changes, for ever.
 ///
-/// All kinds are told between [`Event::Begin`] and [`Event::End`] at first, single changes after that. Must run on a
-/// tokio runtime with I/O and time.
+/// All kinds are told between [`Event::Begin`] and [`Event::End`] at first, single changes after that. Files are read, and
+/// events told, on a thread of its own: a disk that is slow, or a file that is large, holds up nobody else.
 ///
 /// # Errors
 /// At start: the path cannot be read or watched, or a file is no YAML or JSON. Later nothing is an error.
-pub async fn run(path: &Path, watching: &Watching) -> Result<Infallible, Error> {
+pub async fn run(path: &Path, watching: Watching) -> Result<Infallible, Error> {
+    let error = |problem: String| Error::Manifests { path: path.to_owned(), problem };
+    let place = path.to_owned();
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|cause| error(format!("starting a runtime: {cause}")))?;
+    let (sender, ended) = oneshot::channel();
+    let follow = move || {
+        // who does not wait any more does not need to know
+        let _ = sender.send(runtime.block_on(follow(&place, &watching)));
+    };
+    let thread = thread::Builder::new().name("manifests".into()).spawn(follow);
+    thread.map_err(|cause| error(format!("starting a thread: {cause}")))?;
+    ended.await.unwrap_or_else(|_| Err(error("the thread that reads them has ended".to_owned())))
+}
+
+async fn follow(path: &Path, watching: &Watching) -> Result<Infallible, Error> {
     let place = Place::find(path)?;
     // watched before it is read, so that no change falls in between
     let mut changes = Changes::watch(&place)?;
@@ -62,10 +80,14 @@ struct Place {
 impl Place {
     fn find(path: &Path) -> Result<Self, Error> {
         let metadata = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
+        if !metadata.is_dir() && !metadata.is_file() {
+            let problem = "is neither a folder nor a regular file".to_owned();
+            return Err(Error::Manifests { path: path.to_owned(), problem });
+        }
         Ok(Self { path: path.to_owned(), is_folder: metadata.is_dir() })
     }
 
-    /// The manifests, sorted by name.
+    /// What is called as manifests are, sorted by name.
     fn files(&self) -> Result<Vec<PathBuf>, Error> {
         if !self.is_folder {
             return Ok(vec![self.path.clone()]);
@@ -74,7 +96,7 @@ impl Place {
         let mut files = Vec::new();
         for entry in entries {
             let path = entry.map_err(|error| unreadable(&self.path, &error))?.path();
-            if self.is_manifest(&path) && path.is_file() {
+            if self.is_manifest(&path) {
                 files.push(path);
             }
         }

@@ -54,6 +54,9 @@ impl Id {
     }
 }
 
+/// The largest manifest that is read.
+const LARGEST: u64 = 64 << 20;
+
 /// What a file says: its objects, each as the event that tells it.
 type Said = BTreeMap<Id, Event>;
 
@@ -80,7 +83,7 @@ impl Store {
     /// Reads all files for the first time; one that cannot be parsed is an error.
     pub(super) fn load(&mut self, files: &[PathBuf]) -> Result<(), Error> {
         for file in files {
-            let text = read(file).map_err(|error| unreadable(file, &error))?;
+            let Some(text) = self.read(file).map_err(|error| unreadable(file, &error))? else { continue };
             let documents = document::parse(file, &text)
                 .map_err(|broken| Error::Manifests { path: file.clone(), problem: located(&broken) })?;
             self.take(file, documents);
@@ -99,9 +102,9 @@ impl Store {
     /// Reads one file again.
     pub(super) fn reload(&mut self, file: &Path) {
         let stays = "the objects that it had before stay";
-        let text = match read(file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+        let text = match self.read(file) {
+            Ok(Some(text)) => text,
+            Ok(None) => {
                 self.files.remove(file);
                 return;
             }
@@ -113,6 +116,32 @@ impl Store {
         match document::parse(file, &text) {
             Ok(documents) => self.take(file, documents),
             Err(broken) => tracing::warn!("manifests {}: {}; {stays}", file.display(), located(&broken)),
+        }
+    }
+
+    /// Reads a regular file; nothing where there is none: another kind (a pipe, a device) may never end, or never begin.
+    fn read(&mut self, file: &Path) -> io::Result<Option<String>> {
+        let found = match std::fs::metadata(file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            found => Some(found?),
+        };
+        let odd = match &found {
+            None if file.is_symlink() => Some("a link that leads nowhere"),
+            Some(metadata) if metadata.is_dir() => Some("a folder, and folders in the folder are not read"),
+            Some(metadata) if !metadata.is_file() => Some("no regular file"),
+            _ => None,
+        };
+        let object = format!("manifests {}", file.display());
+        let fault: Vec<_> = odd.map(|what| Fault::new("type", what)).into_iter().collect();
+        for Fault { problem, .. } in self.complaints.news(&object, &fault) {
+            tracing::warn!("{object}: is {problem}; it has no objects");
+        }
+        match found.filter(|_| odd.is_none()) {
+            None => Ok(None),
+            Some(metadata) if metadata.len() > LARGEST => {
+                Err(io::Error::other("it is larger than 64 MiB; split it"))
+            }
+            Some(_) => std::fs::read_to_string(file).map(Some),
         }
     }
 
@@ -197,21 +226,6 @@ impl Store {
         said.retain(|_, event| !matches!(event, Event::ServiceDeleted(_) | Event::SliceDeleted(_)));
         self.files.insert(file.to_owned(), said);
     }
-}
-
-/// The largest manifest that is read.
-const LARGEST: u64 = 64 << 20;
-
-/// Reads a regular file: another kind (a pipe, a device) may never end, or never begin.
-fn read(file: &Path) -> io::Result<String> {
-    let metadata = std::fs::metadata(file)?;
-    if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    if metadata.len() > LARGEST {
-        return Err(io::Error::other("it is larger than 64 MiB"));
-    }
-    std::fs::read_to_string(file)
 }
 
 fn id_text(id: &Id) -> &str {

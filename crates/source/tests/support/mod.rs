@@ -12,6 +12,8 @@ use std::time::Duration;
 use kube_proxy_source::api::{Access, connect, run};
 use kube_proxy_source::{Counters, Watching};
 use model::{Event, Kind};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::{Context, SubscriberExt};
 
 /// What must happen happens within this time, on the slowest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -165,6 +167,7 @@ pub(crate) struct Source {
     pub(crate) events: Receiver<Event>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) folder: tempfile::TempDir,
+    port: u16,
 }
 
 impl Source {
@@ -200,7 +203,12 @@ impl Source {
                 run(&connection, &watching).await
             })
         });
-        Self { events, counters, folder }
+        Self { events, counters, folder, port }
+    }
+
+    /// Where the server is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
     }
 
     /// The next event about services, in few words.
@@ -240,5 +248,42 @@ pub(crate) fn in_words(event: &Event) -> Option<String> {
         Event::Service(service) => Some(format!("has {}", service.key.name())),
         Event::ServiceDeleted(key) => Some(format!("no {}", key.name())),
         _ => None,
+    }
+}
+
+/// Keeps what is logged from now on. One for all tests of a program: each looks for what only it can have caused.
+#[derive(Clone, Copy)]
+pub(crate) struct Log(&'static Mutex<Vec<String>>);
+
+impl Log {
+    pub(crate) fn start() -> Self {
+        static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+        // only the first one sets it
+        let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Self(&LINES)));
+        Self(&LINES)
+    }
+
+    /// The warnings so far with all these parts.
+    pub(crate) fn warnings(self, parts: &[&str]) -> Vec<String> {
+        let lines = self.0.lock().unwrap();
+        lines.iter().filter(|line| parts.iter().all(|part| line.contains(part))).cloned().collect()
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Log {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        struct Message(String);
+        impl tracing::field::Visit for Message {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        if *event.metadata().level() <= tracing::Level::WARN {
+            let mut message = Message(String::new());
+            event.record(&mut message);
+            self.0.lock().unwrap().push(message.0);
+        }
     }
 }
