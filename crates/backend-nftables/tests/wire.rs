@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
 use dataplane::{Backend as _, Facts, Report};
+use ipnet::IpNet;
 use kube_proxy_backend_nftables::{LocalDetector, Nftables, Settings, TABLE, cleanup};
 use model::{
     Backend, Endpoint, Family, Frontend, ObjectKey, Policy, Protocol, ResolvedPort, ResolvedService,
@@ -207,6 +208,53 @@ proptest! {
             assert_eq!(rebuild(&mut plane, &wanted).written, 0, "the kernel held something else");
             drop(plane);
             assert_eq!(rebuild(&mut Nftables::new(settings(family), None).unwrap(), &wanted).written, 0, "a restart wrote");
+        });
+    }
+}
+
+/// Networks that lie in, beside and far from each other.
+fn service_networks(family: Family) -> impl Strategy<Value = Vec<IpNet>> {
+    let net = (0_u8..8, 0_u8..4).prop_map(move |(place, length)| {
+        let address: IpAddr = match family {
+            Family::V4 => Ipv4Addr::new(203, 0, 113, place * 32).into(),
+            Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0, 0, 0, 0, u16::from(place) * 32).into(),
+        };
+        let longest = if family == Family::V4 { 27 } else { 123 };
+        IpNet::new(address, longest - length).unwrap().trunc()
+    });
+    proptest::collection::vec(net, 0..5)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #[test]
+    fn service_networks_may_change_in_any_way(
+        (family, steps) in prop_oneof![Just(Family::V4), Just(Family::V6)].prop_flat_map(|family| {
+            (Just(family), proptest::collection::vec(service_networks(family), 1..12))
+        }),
+    ) {
+        in_namespace(|| {
+            let mut plane = started(family, &World::new());
+            let table = if family == Family::V4 { "ip kube-proxy" } else { "ip6 kube-proxy" };
+            for nets in steps {
+                let facts = Facts { service_cidrs: nets.clone(), ..facts() };
+                plane.update(vec![], &facts).unwrap();
+                let hosts = [0, 31, 32, 63, 64, 95, 96, 127, 128, 255].map(|host: u8| match family {
+                    Family::V4 => IpAddr::from(Ipv4Addr::new(203, 0, 113, host)),
+                    Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0, 0, 0, 0, host.into()).into(),
+                });
+                let inside = |host: &&IpAddr| nets.iter().any(|net| net.contains(*host));
+                let (inside, outside): (Vec<&IpAddr>, Vec<_>) = hosts.iter().partition(inside);
+                for host in inside.into_iter().take(2) {
+                    nft(&format!("get element {table} service-cidrs {{ {host} }}"));
+                }
+                for host in outside.into_iter().take(1) {
+                    let arguments = format!("get element {table} service-cidrs {{ {host} }}");
+                    let found = Command::new("nft").args(arguments.split(' ')).output().unwrap().status.success();
+                    assert!(!found, "{host} in {nets:?}");
+                }
+                assert_eq!(plane.rebuild(&|_| (), &facts).unwrap().written, 0, "the kernel held something else");
+            }
         });
     }
 }
