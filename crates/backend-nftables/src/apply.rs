@@ -12,7 +12,7 @@ use netlink::socket::{self, Socket};
 use crate::applied::Applied;
 use crate::entry::{Bytes, Entry, difference, sort};
 use crate::found::{Found, Reader};
-use crate::layout::{Layout, Set, Settings, VerdictElement, draws, interval};
+use crate::layout::{Layout, Set, Settings, VerdictElement, draws, intervals};
 use crate::placed::{Memory, Placed, place};
 
 /// The name of the table in both families: the original kube-proxy's, so that each takes over from the other.
@@ -373,7 +373,7 @@ impl From<socket::Error> for Failure {
 fn fact_entries(facts: &Facts, family: Family) -> Vec<Entry> {
     let of_family: Vec<_> =
         facts.service_cidrs.iter().filter(|net| Family::of_net(net) == family).copied().collect();
-    let mut entries: Vec<_> = ipnet::IpNet::aggregate(&of_family).into_iter().flat_map(interval).collect();
+    let mut entries: Vec<_> = intervals(&of_family).collect();
     let own = facts.node_port_addresses.iter().filter(|address| Family::of(**address) == family);
     entries.extend(
         own.map(|address| Entry::new(Set::NodePortIps, Bytes::EMPTY.address(*address), Bytes::EMPTY)),

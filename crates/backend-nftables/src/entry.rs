@@ -171,8 +171,22 @@ pub(crate) fn sort(entries: &mut [Entry]) {
     entries.sort_unstable_by_key(Entry::place);
 }
 
-/// What has to be deleted and added to get from `old` to `new`, both sorted. A changed value is deleted and added.
+/// What has to be deleted and added to get from `old` to `new`, both sorted. A changed value is deleted and added, and if one
+/// interval of service addresses changes all are: the kernel refuses a new boundary within an interval that keeps its
+/// start and its end (seen on 6.18).
 pub(crate) fn difference<'a>(old: &'a [Entry], new: &'a [Entry]) -> (Vec<&'a Entry>, Vec<&'a Entry>) {
+    let (mut deletes, mut adds) = changed(old, new);
+    let is_boundary = |entry: &&Entry| entry.set == Set::ServiceCidrs;
+    if deletes.iter().chain(&adds).any(is_boundary) {
+        for (some, all) in [(&mut deletes, old), (&mut adds, new)] {
+            some.retain(|entry| !is_boundary(entry));
+            some.extend(all.iter().filter(is_boundary));
+        }
+    }
+    (deletes, adds)
+}
+
+fn changed<'a>(old: &'a [Entry], new: &'a [Entry]) -> (Vec<&'a Entry>, Vec<&'a Entry>) {
     let (mut deletes, mut adds) = (Vec::new(), Vec::new());
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {

@@ -60,4 +60,15 @@ mod tests {
         assert_eq!(ids.take(b"a"), first);
         assert_eq!(ids.taken.len(), 1);
     }
+
+    #[test]
+    fn ten_thousand_names_that_hardly_differ_get_different_numbers() {
+        let mut ids = Ids::default();
+        let name = |number: usize| {
+            format!("{}/{}{number}:{}/tcp cluster", "n".repeat(63), "s".repeat(58), "p".repeat(15))
+        };
+        let numbers: std::collections::HashSet<u32> =
+            (0..10_000).map(|number| ids.take(name(number).as_bytes())).collect();
+        assert_eq!(numbers.len(), 10_000);
+    }
 }

@@ -1,5 +1,6 @@
 //! The constant part: which sets, maps and chains there are.
 
+use std::collections::BTreeMap;
 use std::iter;
 use std::net::IpAddr;
 
@@ -324,8 +325,19 @@ impl Layout {
     }
 }
 
-/// The elements of `service-cidrs`: the first address of each network and the first one behind it.
-pub(crate) fn interval(net: IpNet) -> impl Iterator<Item = Entry> {
+/// The elements of `service-cidrs`: the first address of each interval and the first one behind it. Where a network begins
+/// just behind another there is neither: the kernel does not take an end and a start at one address in any order.
+pub(crate) fn intervals(nets: &[IpNet]) -> impl Iterator<Item = Entry> {
+    let mut boundaries = BTreeMap::new();
+    for entry in IpNet::aggregate(&nets.to_vec()).into_iter().flat_map(interval) {
+        if boundaries.remove(&entry.key).is_none() {
+            boundaries.insert(entry.key, entry);
+        }
+    }
+    boundaries.into_values()
+}
+
+fn interval(net: IpNet) -> impl Iterator<Item = Entry> {
     let start = Entry::new(Set::ServiceCidrs, Bytes::EMPTY.address(net.network()), Bytes::EMPTY);
     let behind = match net.broadcast() {
         IpAddr::V4(last) => last.to_bits().checked_add(1).map(|next| IpAddr::V4(next.into())),

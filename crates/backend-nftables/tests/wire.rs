@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
 use dataplane::{Backend as _, Facts, Report};
+use ipnet::IpNet;
 use kube_proxy_backend_nftables::{LocalDetector, Nftables, Settings, TABLE, cleanup};
 use model::{
     Backend, Endpoint, Family, Frontend, ObjectKey, Policy, Protocol, ResolvedPort, ResolvedService,
@@ -224,6 +225,53 @@ proptest! {
     }
 }
 
+/// Networks that lie in, beside and far from each other.
+fn service_networks(family: Family) -> impl Strategy<Value = Vec<IpNet>> {
+    let net = (0_u8..8, 0_u8..4).prop_map(move |(place, length)| {
+        let address: IpAddr = match family {
+            Family::V4 => Ipv4Addr::new(203, 0, 113, place * 32).into(),
+            Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0, 0, 0, 0, u16::from(place) * 32).into(),
+        };
+        let longest = if family == Family::V4 { 27 } else { 123 };
+        IpNet::new(address, longest - length).unwrap().trunc()
+    });
+    proptest::collection::vec(net, 0..5)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #[test]
+    fn service_networks_may_change_in_any_way(
+        (family, steps) in prop_oneof![Just(Family::V4), Just(Family::V6)].prop_flat_map(|family| {
+            (Just(family), proptest::collection::vec(service_networks(family), 1..12))
+        }),
+    ) {
+        in_namespace(|| {
+            let mut plane = started(family, &World::new());
+            let table = if family == Family::V4 { "ip kube-proxy" } else { "ip6 kube-proxy" };
+            for nets in steps {
+                let facts = Facts { service_cidrs: nets.clone(), ..facts() };
+                plane.update(vec![], &facts).unwrap();
+                let hosts = [0, 31, 32, 63, 64, 95, 96, 127, 128, 255].map(|host: u8| match family {
+                    Family::V4 => IpAddr::from(Ipv4Addr::new(203, 0, 113, host)),
+                    Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0xc, 0, 0, 0, 0, host.into()).into(),
+                });
+                let inside = |host: &&IpAddr| nets.iter().any(|net| net.contains(*host));
+                let (inside, outside): (Vec<&IpAddr>, Vec<_>) = hosts.iter().partition(inside);
+                for host in inside.into_iter().take(2) {
+                    nft(&format!("get element {table} service-cidrs {{ {host} }}"));
+                }
+                for host in outside.into_iter().take(1) {
+                    let arguments = format!("get element {table} service-cidrs {{ {host} }}");
+                    let found = Command::new("nft").args(arguments.split(' ')).output().unwrap().status.success();
+                    assert!(!found, "{host} in {nets:?}");
+                }
+                assert_eq!(plane.rebuild(&|_| (), &facts).unwrap().written, 0, "the kernel held something else");
+            }
+        });
+    }
+}
+
 #[test]
 fn everything_can_be_listed_at_every_step() {
     for family in [Family::V4, Family::V6] {
@@ -287,6 +335,74 @@ fn names_longer_than_nft_can_read_are_cut() {
         plane.update(vec![(long.key.clone(), Some(long))], &facts()).unwrap();
         assert!(nft("list map ip kube-proxy frontends").contains(&"n".repeat(63)));
         assert_listable();
+    });
+}
+
+/// Names that no API server lets through, but files may have, and the longest that one does.
+fn hostile_names() -> Vec<String> {
+    let mut names: Vec<String> =
+        ["", " ", "\0", "a\0b", "a\nb", "\r\n", "\"", "\\", "'; drop", "{ }", "%s%n", "\u{1b}[2J"]
+            .map(str::to_owned)
+            .into();
+    // the cut falls into a character of two, three or four bytes, at each of its bytes
+    for character in ["é", "€", "🦀"] {
+        names.extend((0..4).map(|shift| "x".repeat(shift) + &character.repeat(80)));
+    }
+    names.extend([126, 127, 128, 253, 70_000].map(|length| "n".repeat(length)));
+    names
+}
+
+#[test]
+fn no_name_can_break_a_transaction_or_a_listing() {
+    for family in [Family::V4, Family::V6] {
+        in_namespace(|| {
+            let table = if family == Family::V4 { "ip kube-proxy" } else { "ip6 kube-proxy" };
+            let mut plane = started(family, &world(200..202));
+            let named = |number: usize, name: &str| {
+                let shape = Shape { affinity: Some(10800), ranges: true, ..with_endpoints(&[1, 2]) };
+                let mut service = service(family, u8::try_from(number).unwrap(), &shape);
+                service.key = ObjectKey::new(name, &format!("{name}{number}"));
+                service.ports[0].name = name.into();
+                service
+            };
+            let services: Vec<_> = (0..).zip(hostile_names()).map(|(n, name)| named(n, &name)).collect();
+            let before = nft("list ruleset");
+            for service in &services {
+                let change = vec![(service.key.clone(), Some(service.clone()))];
+                assert!(plane.update(change, &facts()).unwrap().written > 0, "{:?}", service.key);
+                for map in ["frontends", "lists"] {
+                    nft(&format!("list map {table} {map}"));
+                    nft(&format!("-j list map {table} {map}"));
+                }
+            }
+            assert_listable();
+            let mut again = Nftables::new(settings(family), None).unwrap();
+            let all = |each: &mut dyn FnMut(ResolvedService)| {
+                let others = (200..202).map(|number| service(family, number, &with_endpoints(&[1, 2, 3])));
+                services.iter().cloned().chain(others).for_each(each);
+            };
+            assert_eq!(again.rebuild(&all, &facts()).unwrap().written, 0, "the kernel held something else");
+            let gone = services.iter().map(|service| (service.key.clone(), None)).collect();
+            plane.update(gone, &facts()).unwrap();
+            assert_eq!(nft("list ruleset"), before);
+        });
+    }
+}
+
+#[test]
+fn services_whose_names_differ_behind_the_cut_do_not_meet() {
+    in_namespace(|| {
+        let mut plane = started(Family::V4, &World::new());
+        let long = |number: u8| {
+            let mut service = service(Family::V4, number, &with_endpoints(&[u16::from(number) + 1]));
+            service.key = ObjectKey::new(&"n".repeat(63), &format!("{}{number:03}", "s".repeat(60)));
+            service
+        };
+        let changes = (0..=255).map(|number| (long(number).key, Some(long(number)))).collect();
+        plane.update(changes, &facts()).unwrap();
+        let lists = nft("list map ip kube-proxy lists");
+        assert_eq!(lists.matches(&"n".repeat(63)).count(), 256);
+        assert_eq!(nft("list map ip kube-proxy endpoints").matches("8080").count(), 256);
     });
 }
 

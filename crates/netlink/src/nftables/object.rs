@@ -299,7 +299,7 @@ impl Element<'_> {
         80 + self.key.len()
             + self.key_end.map_or(0, <[u8]>::len)
             + self.data.map_or(0, <[u8]>::len)
-            + self.comment.len()
+            + cut(self.comment).len()
             + if self.verdict.is_some() { 160 } else { 0 }
     }
 
