@@ -92,7 +92,7 @@ fn measure(options: &Options) -> Result<()> {
         Some(proxy) => proxy.clone(),
         None => build()?,
     };
-    let program = Program { binary, flags: options.flags.clone() };
+    let program = Program { binary, flags: options.flags.clone(), own: options.proxy.is_none() };
     let mut show = |object: &Value| {
         if !options.json {
             println!("{}", report::table(object));

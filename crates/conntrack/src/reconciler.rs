@@ -35,12 +35,14 @@ pub struct Swept {
 pub struct Reconciler {
     flows: Socket,
     addresses: route::Handle,
+    /// The last sweep failed, and that was said.
+    fails: bool,
 }
 
 impl Reconciler {
     /// Opens its sockets in the network namespace of the calling thread.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { flows: Socket::open(socket::NETFILTER)?, addresses: route::Handle::open()? })
+        Ok(Self { flows: Socket::open(socket::NETFILTER)?, addresses: route::Handle::open()?, fails: false })
     }
 
     /// Carries out what is ordered until nobody can order any more. Orders that wait are carried out together.
@@ -55,9 +57,12 @@ impl Reconciler {
                     Ok(deleted) => {
                         tracing::debug!(v = 4, %family, deleted, "Looked for stale flows");
                         done(Swept { family, duration: start.elapsed(), deleted });
+                        self.fails = false;
                     }
                     Err(error) => {
-                        tracing::error!(%family, "Stale flows may be left in connection tracking: {error}");
+                        if !std::mem::replace(&mut self.fails, true) {
+                            tracing::error!(%family, "Stale flows may be left in connection tracking: {error}");
+                        }
                     }
                 }
             }

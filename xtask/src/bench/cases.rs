@@ -14,8 +14,6 @@ use super::process::{Proxy, Usage, round};
 use super::report::{distribution, median};
 use super::scene::{self, CALM, Program, Scene, seconds_between};
 
-/// Every change is written at once.
-const NO_PAUSE: &str = "--iptables-min-sync-period=0s";
 /// A change is written within this time.
 const CHANGE: Duration = Duration::from_secs(30);
 /// What follows from one change comes without a longer gap.
@@ -148,7 +146,7 @@ fn measure_changes(
     after_quiet: impl Iterator<Item = usize>,
 ) -> Result<(f64, Value)> {
     scene.prepare()?;
-    let mut proxy = scene.start(&[NO_PAUSE])?;
+    let mut proxy = scene.start_prompt()?;
     scene.wait_for_sync(&mut proxy)?;
     let before = proxy.usage()?;
     let lags_at_once = lags(scene, pattern, at_once)?;
@@ -184,7 +182,7 @@ fn service_create(scene: &Scene, cluster: Cluster, effort: Effort) -> Result<(f6
 /// empty connection tracking table, then beside many flows of others.
 fn udp_removal(scene: &Scene, cluster: Cluster, effort: Effort) -> Result<(f64, Value)> {
     scene.prepare()?;
-    let mut proxy = scene.start(&[NO_PAUSE])?;
+    let mut proxy = scene.start_prompt()?;
     scene.wait_for_sync(&mut proxy)?;
     let services: Vec<_> = cluster.udp_services().take(2 * effort.changes).collect();
     let (first, second) = services.split_at(services.len() / 2);

@@ -99,6 +99,8 @@ pub(super) struct Synced {
 pub(super) struct Program {
     pub(super) binary: PathBuf,
     pub(super) flags: Vec<String>,
+    /// It is ours, and knows our flags.
+    pub(super) own: bool,
 }
 
 /// See the module.
@@ -131,6 +133,13 @@ impl Scene {
         driver.answer()?;
         observer.answer()?;
         Ok(Self { namespace, driver, observer, cluster, program: program.clone(), folder })
+    }
+
+    /// Starts the proxy so that what it writes in answer to a change is written at once, and nothing later.
+    pub(super) fn start_prompt(&self) -> Result<Proxy<'_>> {
+        let no_pause = "--iptables-min-sync-period=0s";
+        let no_resets = self.program.own.then_some("--conntrack-removed-endpoint-reset-period=0s");
+        self.start(&no_resets.into_iter().chain([no_pause]).collect::<Vec<_>>())
     }
 
     /// Starts the proxy with these flags besides the usual ones.
