@@ -59,7 +59,7 @@ fn seconds_asked(uri: &str) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_without_a_sign_of_life_for_a_minute_is_started_again_from_its_version() {
+async fn b97_a_watch_without_a_sign_of_life_for_a_minute_is_started_again_from_its_version() {
     let (asked, told) = followed_for(60, |uri| {
         let first = uri.contains("sendInitialEvents");
         open_watch(if first { vec![line("ADDED", &service("a", "5")), initial_end("5")] } else { vec![] })
