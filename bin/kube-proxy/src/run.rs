@@ -10,6 +10,7 @@
 //! The monitors and the source only send messages to `sync`.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -150,14 +151,11 @@ impl SyncThread {
         };
         let options = self.options();
         let mut backends: Vec<Box<dyn Backend + Send>> = Vec::new();
-        let mut monitor = Monitor::open(backend_nftables::TABLE, vec![])
-            .context("watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN")?;
+        let mut monitor = Monitor::open(backend_nftables::TABLE, vec![]).map_err(cannot_watch)?;
         let addresses = self.config.node_port_addresses(self.mode);
         for family in &self.families {
             let settings = self.settings(*family, node.as_ref());
-            let listener = monitor
-                .switch()
-                .context("watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN")?;
+            let listener = monitor.switch().map_err(cannot_watch)?;
             let backend = Nftables::new(settings, Some(listener)).context("opening a netlink socket")?;
             monitor.leave_out(backend.port());
             backends.push(if node_ports::on_loopback(&addresses, *family) {
@@ -255,6 +253,18 @@ fn wait_for_pod_cidrs(inbox: &Receiver<Message>) -> Result<(Option<Node>, Vec<Me
     }
 }
 
+/// The first thing that a process without the rights cannot do.
+fn cannot_watch(error: io::Error) -> anyhow::Error {
+    let doing = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "nothing can be done without CAP_NET_ADMIN, which this process lacks: run it as root, in a container as a privileged one or \
+             with that capability added; watching the nftables tables"
+        }
+        _ => "watching for foreign changes of the nftables tables",
+    };
+    anyhow::Error::new(error).context(doing)
+}
+
 /// Starts the thread that deletes stale flows.
 fn sweep_flows(metrics: Arc<Metrics>) -> Result<Sender<Sweep>> {
     let reconciler = Reconciler::open().context("opening a netlink socket")?;
@@ -275,9 +285,7 @@ fn watch_ruleset(mut monitor: Monitor, sender: Sender<Message>) -> Result<()> {
         loop {
             let change = match monitor.next_change() {
                 Ok(change) => change,
-                Err(error) => fatal(&anyhow::Error::new(error).context(
-                    "watching for foreign changes of the nftables tables, which needs CAP_NET_ADMIN",
-                )),
+                Err(error) => fatal(&cannot_watch(error)),
             };
             let of_thread = |(name, id): (String, u32)| program::of_thread(Path::new("/proc"), &name, id);
             let program = change.program.map(of_thread);

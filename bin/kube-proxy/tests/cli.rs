@@ -123,6 +123,15 @@ fn without_the_rights_it_says_which_are_missing() {
     let refused = run_in(&namespace, "setpriv", &["--bounding-set=-net_admin", BINARY, "--cleanup"]);
     assert_eq!(refused.code, Some(1), "{}", refused.stderr);
     assert!(refused.stderr.contains("CAP_NET_ADMIN"), "{}", refused.stderr);
+    let folder = folder_with(&[]);
+    let manifests = folder.path().to_str().unwrap();
+    let refused = run_in(
+        &namespace,
+        "setpriv",
+        &["--bounding-set=-net_admin", BINARY, "--manifests", manifests, "--conntrack-max-per-core=0"],
+    );
+    assert_eq!(refused.code, Some(1), "{}", refused.stderr);
+    assert!(refused.stderr.contains("nothing can be done without CAP_NET_ADMIN"), "{}", refused.stderr);
 }
 
 /// A proxy that ends with the test.

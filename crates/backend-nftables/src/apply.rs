@@ -334,7 +334,9 @@ fn advice(errno: i32) -> &'static str {
         ENOENT | EOPNOTSUPP => {
             "; a feature of nf_tables is missing from this kernel (5.13 or newer is needed)"
         }
-        ENOBUFS => "; the socket buffer is too small, CAP_NET_ADMIN lifts its limit",
+        ENOBUFS => {
+            "; the socket buffer is too small, and only a process with CAP_NET_ADMIN can have a larger one"
+        }
         _ => "",
     }
 }

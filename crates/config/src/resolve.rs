@@ -3,7 +3,7 @@
 //! A value that cannot stand is noted and replaced by a harmless one, so that the rest is checked too. The
 //! caller drops the result if anything was noted.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -46,6 +46,14 @@ pub(crate) fn resolve(mut low: Low, os_hostname: &str, findings: &mut Findings) 
     };
     let healthz_bind_address = address("healthzBindAddress", &s.healthz_bind_address, HEALTHZ_PORT);
     let metrics_bind_address = address("metricsBindAddress", &s.metrics_bind_address, METRICS_PORT);
+    if let (Some(healthz), Some(metrics)) = (healthz_bind_address, metrics_bind_address)
+        && collide(healthz, metrics)
+    {
+        findings.warn(format!(
+            "healthzBindAddress {healthz} and metricsBindAddress {metrics} cannot both be listened on: the second server will not start; \
+             give them different ports"
+        ));
+    }
     Config {
         hostname: hostname(&s.hostname_override, os_hostname, findings),
         config_file: low.config,
@@ -97,6 +105,12 @@ fn complete(low: &mut Low, findings: &mut Findings) {
     }
 }
 
+/// Whether only one of two servers can have its address. A wildcard of IPv6 takes IPv4, too.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let covers = |a: IpAddr, b: IpAddr| a == b || (a.is_unspecified() && (a.is_ipv6() || b.is_ipv4()));
+    one.port() == other.port() && (covers(one.ip(), other.ip()) || covers(other.ip(), one.ip()))
+}
+
 /// The port of the deprecated flags; `None` (from 0) disables the server.
 fn port(flag: &str, given: Option<i32>, default: u16, findings: &mut Findings) -> Option<u16> {
     let Some(number) = given else { return Some(default) };
@@ -108,7 +122,7 @@ fn complete_address(address: &mut Option<String>, default_host: &str, port: Opti
     let text = address.as_deref().unwrap_or(default_host);
     // Only a bare address takes a port; a wrong or complete one stays for the check that follows.
     match (net::ip(text), port) {
-        (Some(ip), Some(port)) => *address = Some(std::net::SocketAddr::new(ip, port).to_string()),
+        (Some(ip), Some(port)) => *address = Some(SocketAddr::new(ip, port).to_string()),
         (Some(_), None) => *address = Some(String::new()),
         (None, _) => {}
     }

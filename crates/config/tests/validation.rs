@@ -146,6 +146,26 @@ fn mistakes_in_the_section_of_another_mode_are_only_warnings() {
 }
 
 #[test]
+fn two_servers_on_one_address_are_warned_of() {
+    for (healthz, metrics, collide) in [
+        ("0.0.0.0:10256", "127.0.0.1:10256", true),
+        ("127.0.0.1:10256", "0.0.0.0:10256", true),
+        ("192.0.2.1:10256", "192.0.2.1:10256", true),
+        ("[::]:10256", "127.0.0.1:10256", true),
+        ("0.0.0.0:10256", "[::]:10256", true),
+        ("[::]:10256", "[::1]:10256", true),
+        ("0.0.0.0:10256", "127.0.0.1:10249", false),
+        ("192.0.2.1:10256", "127.0.0.1:10256", false),
+        ("0.0.0.0:10256", "[::1]:10256", false),
+    ] {
+        let body = format!("healthzBindAddress: '{healthz}'\nmetricsBindAddress: '{metrics}'");
+        let (_, warnings) = running(file(&body));
+        let told = warnings.iter().any(|text| text.contains(healthz) && text.contains("different ports"));
+        assert_eq!(told, collide, "{healthz} {metrics}: {warnings:?}");
+    }
+}
+
+#[test]
 fn an_empty_mode_stays_undecided_and_the_words_of_all_modes_are_known() {
     for (word, mode) in [
         ("", Mode::Auto),

@@ -219,6 +219,17 @@ fn manifests_are_read_and_told_on_a_thread_of_their_own() {
 }
 
 #[test]
+fn an_object_with_a_name_that_no_api_server_takes_is_skipped_with_a_warning() {
+    let log = Log::start();
+    let followed = Followed::new(|folder| {
+        fs::write(folder.join("a.yaml"), format!("{}---\n{}", yaml("Web_Shop"), yaml("a"))).unwrap();
+    });
+    assert_eq!([followed.next(), followed.next(), followed.next()], ["begin", "has a", "end"]);
+    let file = followed.path("a.yaml");
+    assert_eq!(log.warnings(&[file.to_str().unwrap(), "metadata.name", "\"Web_Shop\"", "RFC 1123"]).len(), 1);
+}
+
+#[test]
 fn a_broken_file_at_the_start_is_an_error_with_its_line() {
     let followed = Followed::new(|folder| {
         fs::write(folder.join("a.yaml"), "kind: Service\nmetadata: {name: broken\n").unwrap();

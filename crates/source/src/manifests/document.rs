@@ -5,7 +5,7 @@ use std::path::Path;
 use model::Kind;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use serde_saphyr::Spanned;
+use serde_saphyr::{Spanned, UserMessageFormatter};
 
 /// An object of a kind that is used, not decoded yet.
 #[derive(Debug)]
@@ -79,7 +79,13 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Document>, Broken> {
 
 fn broken(error: &serde_saphyr::Error) -> Broken {
     let error = error.without_snippet();
-    Broken { line: error.location().map(|location| location.line()), problem: error.to_string() }
+    let (plain, mut problem) = (error.to_string(), error.render_with_formatter(&UserMessageFormatter));
+    if plain.starts_with("budget breached") {
+        problem.push_str("; write out what its aliases stand for, or split the file");
+    } else if plain.starts_with("recursion limit") {
+        problem.push_str("; no Kubernetes object is nested so deeply");
+    }
+    Broken { line: error.location().map(|location| location.line()), problem }
 }
 
 fn kind_name(fields: &Map<String, Value>) -> Option<&str> {
@@ -158,6 +164,18 @@ items:
         assert!(broken.line.is_some_and(|line| line >= 3), "{broken:?}");
         let broken = parsed("a.yaml", "kind: Node\n---\nmetadata: {name: one}\n").unwrap_err();
         assert_eq!(broken, Broken { line: Some(3), problem: "a document has no kind".to_owned() });
+    }
+
+    #[test]
+    fn a_file_beyond_the_limits_is_told_what_to_do() {
+        let deep = format!("kind: Service\nspec: {}{}\n", "[".repeat(5000), "]".repeat(5000));
+        let aliases = format!("kind: Service\nspec:\n- &a 1\n{}", "- *a\n".repeat(60_000));
+        for (text, advice) in [(deep, "nested so deeply"), (aliases, "split the file")] {
+            let problem = parsed("a.yaml", &text).unwrap_err().problem;
+            assert!(problem.ends_with(advice), "{problem}");
+        }
+        let twice = parsed("a.yaml", "kind: Node\nkind: Node\n").unwrap_err();
+        assert_eq!(twice.problem, "duplicate mapping key `kind` is not allowed here at line 2, column 1");
     }
 
     #[test]

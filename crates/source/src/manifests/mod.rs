@@ -9,6 +9,7 @@
 
 mod changes;
 mod document;
+mod names;
 mod store;
 
 use std::convert::Infallible;
