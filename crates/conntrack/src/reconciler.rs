@@ -1,10 +1,11 @@
 //! The thread that looks and deletes.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::Receiver;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use dataplane::{Suspects, Sweep};
@@ -16,8 +17,13 @@ use netlink::socket::{self, Socket};
 
 use crate::judge::{is_stale, protocol_number};
 
-/// Of more suspects than this all flows are listed at once: the kernel walks its whole table for each.
-const SINGLE_LISTINGS: usize = 16;
+/// Of more suspects than this all flows are listed at once: the kernel walks its whole table for each, and a processor can do
+/// nothing else for the network meanwhile.
+const SINGLE_LISTINGS: usize = 2;
+/// The pause after a sweep is this many times as long as the sweep, so that many removals in a row cost a part of one
+/// processor and no more.
+const PAUSE: u32 = 2;
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A sweep that is done.
 #[derive(Clone, Copy, Debug)]
@@ -53,10 +59,12 @@ impl Reconciler {
             waiting.add_all(orders);
             while let Some(sweep) = waiting.take() {
                 let (family, start) = (sweep.family, Instant::now());
-                match self.sweep(sweep, orders, &mut waiting) {
+                let outcome = self.sweep(sweep, orders, &mut waiting);
+                let duration = start.elapsed();
+                match outcome {
                     Ok(deleted) => {
                         tracing::debug!(v = 4, %family, deleted, "Looked for stale flows");
-                        done(Swept { family, duration: start.elapsed(), deleted });
+                        done(Swept { family, duration, deleted });
                         self.fails = false;
                     }
                     Err(error) => {
@@ -65,6 +73,8 @@ impl Reconciler {
                         }
                     }
                 }
+                thread::sleep((PAUSE * duration).min(LONGEST_PAUSE));
+                waiting.add_all(orders);
             }
             waiting.forget_news();
         }
@@ -124,23 +134,34 @@ fn filters(suspects: &Suspects) -> Vec<Filter> {
         Suspects::Some { endpoints, sites } => (endpoints, sites),
         Suspects::All => return [TCP, UDP, SCTP].map(Filter::Protocol).into(),
     };
-    if endpoints.len() + sites.len() > SINGLE_LISTINGS {
-        let protocols =
-            endpoints.iter().map(|(protocol, _)| *protocol).chain(sites.iter().map(|site| site.protocol));
-        let protocols: HashSet<Protocol> = protocols.collect();
-        return protocols.into_iter().map(|protocol| Filter::Protocol(protocol_number(protocol))).collect();
+    let mut filters: Vec<_> = endpoints
+        .iter()
+        .map(|(protocol, endpoint)| {
+            let server = SocketAddr::new(endpoint.address, endpoint.port);
+            Filter::From(protocol_number(*protocol), server)
+        })
+        .collect();
+    if filters.len() > SINGLE_LISTINGS {
+        let protocols: BTreeSet<Protocol> = endpoints.iter().map(|(protocol, _)| *protocol).collect();
+        filters =
+            protocols.into_iter().map(|protocol| Filter::Translated(protocol_number(protocol))).collect();
     }
-    let answered_by = endpoints.iter().map(|(protocol, endpoint)| {
-        Filter::From(protocol_number(*protocol), SocketAddr::new(endpoint.address, endpoint.port))
-    });
-    let sent_to = sites.iter().map(|site| {
+    if sites.len() > SINGLE_LISTINGS {
+        let protocols: BTreeSet<Protocol> = sites.iter().map(|site| site.protocol).collect();
+        return protocols
+            .into_iter()
+            .map(|protocol| Filter::Protocol(protocol_number(protocol)))
+            .chain(filters)
+            .collect();
+    }
+    filters.extend(sites.iter().map(|site| {
         let address = match site.place {
             Place::Address(address) => Some(address),
             Place::Node(_) => None,
         };
         Filter::To(protocol_number(site.protocol), address, site.port)
-    });
-    answered_by.chain(sent_to).collect()
+    }));
+    filters
 }
 
 /// Orders that are not carried out yet, those of a family taken together.

@@ -76,16 +76,21 @@ impl Sweep {
 /// An endpoint that comes back within this time was never gone: when one moves from one slice to another it can be in
 /// neither for a moment.
 const GRACE: Duration = Duration::from_millis(200);
-/// The first new look at the flows of an endpoint that left; each further one comes after twice the time.
+/// The first new look at the flows of an endpoint that left, for packets that were on the way. Where connections are reset there
+/// are more, each after this many times the time: what the kernel keeps of them after a reset is in the way of a client that
+/// uses its port again.
 const FIRST_VISIT: Duration = Duration::from_secs(1);
-/// So long flows are looked at again in any case.
-const SHORTEST_CARE: Duration = Duration::from_secs(8);
+const NEXT_VISIT: u32 = 4;
+/// Visits are made together with others: each is a walk through all that the kernel tracks.
+const VISITS_TOGETHER: Duration = Duration::from_secs(1);
 
-/// Endpoints that left, for as long as packets may still be on the way to them.
+/// Endpoints that left, for as long as something has to be done about them.
 #[derive(Debug)]
 pub(crate) struct Aftercare {
     /// How long their connections are reset.
     reset_period: Duration,
+    /// Times are counted from here.
+    start: Instant,
     cases: BTreeMap<Departure, Case>,
     due: BTreeSet<(Instant, Departure)>,
 }
@@ -99,11 +104,11 @@ struct Case {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Nothing was done yet.
+    /// Its connections are to be reset.
     Remember,
-    /// Look again, after this time since it left.
+    /// Look at its flows again, after this time since it left.
     Visit(Duration),
-    /// The last.
+    /// Its connections are not to be reset any more.
     Forget,
 }
 
@@ -116,8 +121,12 @@ pub(crate) struct Tasks {
 }
 
 impl Aftercare {
-    pub(crate) fn new(reset_period: Duration) -> Self {
-        Self { reset_period, cases: BTreeMap::new(), due: BTreeSet::new() }
+    pub(crate) fn new(reset_period: Duration, start: Instant) -> Self {
+        Self { reset_period, start, cases: BTreeMap::new(), due: BTreeSet::new() }
+    }
+
+    fn resets(&self, departure: &Departure) -> bool {
+        !self.reset_period.is_zero() && departure.protocol == Protocol::Tcp
     }
 
     /// An endpoint left; one that had left before begins anew.
@@ -125,21 +134,19 @@ impl Aftercare {
         if let Some(old) = self.cases.remove(&departure) {
             self.due.remove(&(old.at, departure.clone()));
         }
-        let resets = !self.reset_period.is_zero() && departure.protocol == Protocol::Tcp;
-        self.plan(departure, now, if resets { Step::Remember } else { Step::Visit(FIRST_VISIT) });
-    }
-
-    fn duration(&self) -> Duration {
-        self.reset_period.max(SHORTEST_CARE)
+        let first = if self.resets(&departure) { Step::Remember } else { Step::Visit(FIRST_VISIT) };
+        self.plan(departure, now, first);
     }
 
     fn plan(&mut self, departure: Departure, since: Instant, next: Step) {
-        let after = match next {
-            Step::Remember => GRACE,
-            Step::Visit(after) => after,
-            Step::Forget => self.duration(),
+        let (after, together) = match next {
+            Step::Remember => (GRACE, GRACE),
+            Step::Visit(after) => (after, VISITS_TOGETHER),
+            Step::Forget => (self.reset_period, VISITS_TOGETHER),
         };
-        let at = since + after;
+        let after = (since + after).saturating_duration_since(self.start);
+        let turns = after.as_nanos().div_ceil(together.as_nanos());
+        let at = self.start + together * u32::try_from(turns).unwrap_or(u32::MAX);
         self.due.insert((at, departure.clone()));
         self.cases.insert(departure, Case { since, next, at });
     }
@@ -162,9 +169,11 @@ impl Aftercare {
                 }
                 Step::Visit(after) => {
                     tasks.visit.push(departure.clone());
-                    let next = 2 * after;
-                    let then = if next <= self.duration() { Step::Visit(next) } else { Step::Forget };
-                    self.plan(departure, case.since, then);
+                    if self.resets(&departure) {
+                        let next = NEXT_VISIT * after;
+                        let step = if next < self.reset_period { Step::Visit(next) } else { Step::Forget };
+                        self.plan(departure, case.since, step);
+                    }
                 }
                 Step::Forget => tasks.forget.push(departure),
             }
@@ -205,25 +214,39 @@ mod tests {
 
     #[test]
     fn flows_are_looked_at_ever_more_rarely_until_the_endpoint_is_forgotten() {
-        let (mut care, start) = (Aftercare::new(20 * SECOND), Instant::now());
+        let start = Instant::now();
+        let mut care = Aftercare::new(20 * SECOND, start);
         care.begin(departure(1), start);
-        let visits = [1, 2, 4, 8, 16].map(|seconds| (seconds * SECOND, "visit"));
+        let visits = [1, 4, 16].map(|seconds| (seconds * SECOND, "visit"));
         let expected = [vec![(GRACE, "remember")], visits.to_vec(), vec![(20 * SECOND, "forget")]].concat();
         assert_eq!(course(&mut care, start), expected);
     }
 
     #[test]
-    fn without_resets_nothing_is_remembered_and_flows_are_looked_at_all_the_same() {
-        let (mut care, start) = (Aftercare::new(Duration::ZERO), Instant::now());
-        care.begin(departure(1), start);
-        let course = course(&mut care, start);
-        let visits = [1, 2, 4, 8].map(|seconds| (seconds * SECOND, "visit"));
-        assert_eq!(course, [visits.to_vec(), vec![(8 * SECOND, "forget")]].concat());
+    fn what_is_not_reset_is_looked_at_once_more() {
+        let start = Instant::now();
+        for (period, protocol) in [(0, Protocol::Tcp), (20, Protocol::Udp), (20, Protocol::Sctp)] {
+            let mut care = Aftercare::new(period * SECOND, start);
+            care.begin(Departure { protocol, ..departure(1) }, start);
+            assert_eq!(course(&mut care, start), [(SECOND, "visit")]);
+        }
+    }
+
+    #[test]
+    fn what_is_due_at_about_the_same_time_is_done_together() {
+        let start = Instant::now();
+        let mut care = Aftercare::new(20 * SECOND, start);
+        for host in 0..100 {
+            care.begin(departure(host), start + SECOND / 1000 * u32::from(host));
+        }
+        let times: BTreeSet<_> = course(&mut care, start).into_iter().map(|(at, _)| at).collect();
+        assert!(times.len() < 12, "{times:?}");
     }
 
     #[test]
     fn an_endpoint_that_leaves_again_is_kept_for_the_whole_time_again() {
-        let (mut care, start) = (Aftercare::new(20 * SECOND), Instant::now());
+        let start = Instant::now();
+        let mut care = Aftercare::new(20 * SECOND, start);
         care.begin(departure(1), start);
         care.tasks(start + 19 * SECOND);
         care.begin(departure(1), start + 19 * SECOND);

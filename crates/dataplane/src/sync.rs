@@ -220,7 +220,7 @@ impl<R: Reporter> SyncLoop<R> {
             planes: backends.into_iter().map(plane).collect(),
             limiter: Limiter::new(options.min_sync_period),
             sweeps,
-            aftercare: Aftercare::new(options.reset_period),
+            aftercare: Aftercare::new(options.reset_period, Instant::now()),
             options,
             reporter,
             interfaces: Vec::new(),

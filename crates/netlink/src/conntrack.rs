@@ -38,6 +38,8 @@ pub mod status {
     pub const SEEN_REPLY: u32 = 1 << 1;
     /// The entry stays when the table is full.
     pub const ASSURED: u32 = 1 << 2;
+    /// Its destination is translated.
+    pub const DST_NAT: u32 = 1 << 5;
     /// The entry is in the table.
     pub const CONFIRMED: u32 = 1 << 3;
 }
@@ -60,8 +62,10 @@ mod attr {
     pub(super) const PROTOCOL_INFO: u16 = 4;
     pub(super) const TIMEOUT: u16 = 7;
     pub(super) const ID: u16 = 12;
+    pub(super) const NAT_DESTINATION: u16 = 13;
     pub(super) const ZONE: u16 = 18;
     pub(super) const FILTER: u16 = 25;
+    pub(super) const STATUS_MASK: u16 = 26;
 
     pub(super) const TUPLE_IP: u16 = 1;
     pub(super) const TUPLE_PROTOCOL: u16 = 2;
@@ -78,6 +82,11 @@ mod attr {
     pub(super) const INFO_TCP: u16 = 1;
     pub(super) const INFO_SCTP: u16 = 3;
     pub(super) const INFO_STATE: u16 = 1;
+
+    pub(super) const NAT_V4_LOWEST: u16 = 1;
+    pub(super) const NAT_PROTOCOL: u16 = 3;
+    pub(super) const NAT_V6_LOWEST: u16 = 4;
+    pub(super) const NAT_LOWEST_PORT: u16 = 1;
 
     pub(super) const FILTER_ORIGINAL: u16 = 1;
     pub(super) const FILTER_REPLY: u16 = 2;
@@ -123,6 +132,8 @@ pub struct Flow {
 pub enum Filter {
     /// Those of a protocol.
     Protocol(u8),
+    /// Those of a protocol whose destination is translated.
+    Translated(u8),
     /// Those that clients sent to a port, of this address if one is given.
     To(u8, Option<IpAddr>, u16),
     /// Those whose answers come from this server.
@@ -134,6 +145,7 @@ impl Filter {
     pub fn matches(&self, flow: &Flow) -> bool {
         match *self {
             Self::Protocol(protocol) => flow.protocol == protocol,
+            Self::Translated(protocol) => flow.protocol == protocol && flow.status & status::DST_NAT != 0,
             Self::To(protocol, address, port) => {
                 let to = flow.original.destination;
                 flow.protocol == protocol && to.port() == port && address.is_none_or(|own| own == to.ip())
@@ -146,7 +158,7 @@ impl Filter {
     /// `ctnetlink_filter_match_tuple`; seen on 6.18) and would tell all flows but the wanted ones.
     fn write(&self, writer: &mut Writer) {
         let (protocol, original, reply) = match *self {
-            Self::Protocol(protocol) => (protocol, compare::PROTOCOL, 0),
+            Self::Protocol(protocol) | Self::Translated(protocol) => (protocol, compare::PROTOCOL, 0),
             Self::To(protocol, address, _) => {
                 let address =
                     if address.is_some_and(|address| address.is_ipv4()) { compare::DESTINATION } else { 0 };
@@ -159,7 +171,7 @@ impl Filter {
         };
         let tuple = if reply == 0 { attr::TUPLE_ORIGINAL } else { attr::TUPLE_REPLY };
         writer.nested(tuple, |w| match *self {
-            Self::Protocol(_) => write_protocol(w, protocol, None, None),
+            Self::Protocol(_) | Self::Translated(_) => write_protocol(w, protocol, None, None),
             Self::To(_, address, port) => {
                 if let Some(address @ IpAddr::V4(_)) = address {
                     w.nested(attr::TUPLE_IP, |w| write_address(w, address, Side::Destination));
@@ -177,6 +189,10 @@ impl Filter {
             w.u32(attr::FILTER_ORIGINAL, original);
             w.u32(attr::FILTER_REPLY, reply);
         });
+        if let Self::Translated(_) = self {
+            writer.be32(attr::STATUS, status::DST_NAT);
+            writer.be32(attr::STATUS_MASK, status::DST_NAT);
+        }
     }
 }
 
@@ -218,11 +234,17 @@ pub fn delete(socket: &mut Socket, flow: &Flow) -> Result<bool, Error> {
     }
 }
 
-/// Puts a flow into the table, as if its packets had been seen; for tests and benchmarks. The kernel chooses its id.
+/// Puts a flow into the table, as if its packets had been seen; for tests and benchmarks. Its source is not translated, and the
+/// kernel chooses its id.
 pub fn insert(socket: &mut Socket, flow: &Flow, timeout: Duration) -> Result<(), Error> {
     socket.request(NEW, message::CREATE | message::EXCL, &header(family_of(flow)), |writer| {
         write_tuple(writer, attr::TUPLE_ORIGINAL, flow.protocol, &flow.original);
-        write_tuple(writer, attr::TUPLE_REPLY, flow.protocol, &flow.reply);
+        // the kernel itself puts the translation in
+        let untranslated = Tuple { source: flow.original.destination, destination: flow.original.source };
+        write_tuple(writer, attr::TUPLE_REPLY, flow.protocol, &untranslated);
+        if flow.reply.source != flow.original.destination {
+            writer.nested(attr::NAT_DESTINATION, |w| write_translation(w, flow.reply.source));
+        }
         writer.be32(attr::STATUS, flow.status | status::CONFIRMED);
         writer.be32(attr::TIMEOUT, u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
         if flow.protocol == TCP {
@@ -266,6 +288,14 @@ fn write_protocol(writer: &mut Writer, protocol: u8, source: Option<u16>, destin
             }
         }
     });
+}
+
+fn write_translation(writer: &mut Writer, to: SocketAddr) {
+    match to.ip() {
+        IpAddr::V4(address) => writer.attribute(attr::NAT_V4_LOWEST, &address.octets()),
+        IpAddr::V6(address) => writer.attribute(attr::NAT_V6_LOWEST, &address.octets()),
+    }
+    writer.nested(attr::NAT_PROTOCOL, |w| w.attribute(attr::NAT_LOWEST_PORT, &to.port().to_be_bytes()));
 }
 
 fn write_tuple(writer: &mut Writer, kind: u16, protocol: u8, tuple: &Tuple) {

@@ -20,7 +20,7 @@ fn flow(protocol: u8, client: &str, frontend: &str, server: &str) -> Flow {
         protocol,
         original: Tuple { source: client, destination: frontend },
         reply: Tuple { source: server, destination: client },
-        status: status::SEEN_REPLY,
+        status: status::SEEN_REPLY | if server == frontend { 0 } else { status::DST_NAT },
         state: if protocol == TCP { tcp_state::SYN_SENT } else { 0 },
         id: 0,
     }
@@ -32,6 +32,7 @@ fn flows() -> Vec<Flow> {
         flow(UDP, "192.0.2.1:1001", "203.0.113.1:53", "198.51.100.2:5353"),
         flow(UDP, "192.0.2.1:1002", "203.0.113.2:53", "198.51.100.1:5353"),
         flow(TCP, "192.0.2.1:1000", "203.0.113.1:53", "198.51.100.1:5353"),
+        flow(UDP, "192.0.2.1:1003", "192.0.2.53:53", "192.0.2.53:53"),
         flow(UDP, "[2001:db8::1]:1000", "[2001:db8:c::1]:53", "[2001:db8:b::1]:5353"),
     ]
 }
@@ -83,6 +84,8 @@ fn the_kernel_filters_as_the_filter_says() {
         Filter::Protocol(UDP),
         Filter::Protocol(TCP),
         Filter::Protocol(SCTP),
+        Filter::Translated(UDP),
+        Filter::Translated(TCP),
         Filter::To(UDP, Some(at("203.0.113.1:0").ip()), 53),
         Filter::To(UDP, None, 53),
         Filter::To(UDP, None, 54),
