@@ -1,8 +1,9 @@
 //! What all data planes share: the trait they implement, and the loop that drives them.
 //!
 //! In: [`Message`]s, from any number of threads. Out: syncs of the [`Backend`]s, one per address family, what became of
-//! them to a [`Reporter`], and [`Sweep`]s: orders to look for tracked flows that have become stale. The loop is one plain thread that owns the [`model::Tracker`] and the backends; nothing here is
-//! shared, locked or asynchronous, and nothing knows a kernel or Kubernetes.
+//! them to a [`Reporter`], and [`Sweep`]s: orders to look for tracked flows that have become stale. The loop is one plain
+//! thread that owns the [`model::Tracker`] and the backends; nothing here is shared, locked or asynchronous, and nothing knows a
+//! kernel or Kubernetes.
 
 mod backend;
 mod flows;

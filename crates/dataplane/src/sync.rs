@@ -344,7 +344,10 @@ impl<R: Reporter> SyncLoop<R> {
                 "The own Node was not found; its addresses take no node ports until it appears. Check --hostname-override"
             );
         }
+        let awaited = self.has_work();
         self.look_after_departures(now);
+        // what nobody in the cluster has just changed does not delay what somebody changes next
+        let is_aftercare = !awaited && self.has_work();
         for plane in &mut self.planes {
             let check_at = plane.checked_at.map(|at| at + self.options.check_period);
             plane.full |= check_at.is_some_and(|at| at <= now);
@@ -353,9 +356,9 @@ impl<R: Reporter> SyncLoop<R> {
                 self.reporter.repairing(plane.backend.family());
             }
         }
-        let allowed = self.limiter.allowed_at(now);
+        let allowed = is_aftercare || self.limiter.allowed_at(now) <= now;
         let due = |plane: &Plane| plane.retry.at().unwrap_or(now) <= now;
-        if allowed <= now && self.planes.iter().any(|plane| plane.has_work() && due(plane)) {
+        if allowed && self.planes.iter().any(|plane| plane.has_work() && due(plane)) {
             let mut written = false;
             for index in 0..self.planes.len() {
                 if self.planes[index].has_work() && due(&self.planes[index]) {
@@ -365,9 +368,15 @@ impl<R: Reporter> SyncLoop<R> {
             if written {
                 self.reporter.settled(&self.tracker, &self.facts);
             }
-            self.limiter.ran(now);
+            if !is_aftercare {
+                self.limiter.ran(now);
+            }
         }
         self.next_deadline(now)
+    }
+
+    fn has_work(&self) -> bool {
+        self.planes.iter().any(Plane::has_work)
     }
 
     fn next_deadline(&self, now: Instant) -> Option<Instant> {

@@ -156,7 +156,7 @@ fn measure_changes(
     proxy.kill()?;
 
     scene.prepare()?;
-    let mut proxy = scene.start(&[])?;
+    let mut proxy = scene.start_without_resets(&[])?;
     scene::wait_until_synced_again(&mut proxy)?;
     thread::sleep(QUIET);
     let quiet = Pattern { gap: QUIET, ..pattern };

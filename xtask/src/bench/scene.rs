@@ -135,11 +135,15 @@ impl Scene {
         Ok(Self { namespace, driver, observer, cluster, program: program.clone(), folder })
     }
 
-    /// Starts the proxy so that what it writes in answer to a change is written at once, and nothing later.
-    pub(super) fn start_prompt(&self) -> Result<Proxy<'_>> {
-        let no_pause = "--iptables-min-sync-period=0s";
+    /// Starts the proxy so that it writes in answer to a change, and nothing later.
+    pub(super) fn start_without_resets(&self, flags: &[&str]) -> Result<Proxy<'_>> {
         let no_resets = self.program.own.then_some("--conntrack-removed-endpoint-reset-period=0s");
-        self.start(&no_resets.into_iter().chain([no_pause]).collect::<Vec<_>>())
+        self.start(&no_resets.into_iter().chain(flags.iter().copied()).collect::<Vec<_>>())
+    }
+
+    /// The same, without a pause between syncs.
+    pub(super) fn start_prompt(&self) -> Result<Proxy<'_>> {
+        self.start_without_resets(&["--iptables-min-sync-period=0s"])
     }
 
     /// Starts the proxy with these flags besides the usual ones.

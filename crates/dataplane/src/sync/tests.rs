@@ -157,9 +157,13 @@ const SECOND: Duration = Duration::from_secs(1);
 
 impl Bench {
     fn new() -> Self {
+        Self::with_pause(Duration::ZERO)
+    }
+
+    fn with_pause(min_sync_period: Duration) -> Self {
         let [script, script_v6] = [(); 2].map(|()| Arc::new(Mutex::new(Script::default())));
         let options = Options {
-            min_sync_period: Duration::ZERO,
+            min_sync_period,
             sync_period: 30 * SECOND,
             check_period: 3600 * SECOND,
             node_ports: NodePortSelection::default(),
@@ -446,6 +450,24 @@ fn flows_to_a_removed_endpoint_are_looked_at_again_and_its_service_is_written_wh
     // together with others: at full seconds of the loop
     assert_eq!(writes, [1, 61]);
     assert_eq!(visits, [2, 5, 17]);
+}
+
+#[test]
+fn a_change_does_not_wait_because_resets_of_earlier_ones_began() {
+    let mut bench = Bench::with_pause(SECOND);
+    bench.tell([service("a", 1)]);
+    bench.tell_all_is_known();
+    bench.tell([slice("x", &[1, 2])]);
+    bench.calls();
+    for host in [3, 5, 7, 9] {
+        bench.pass(2 * SECOND);
+        bench.tell([slice("x", &[host])]);
+        assert_eq!(bench.calls(), [update(&["a"])]);
+        bench.tell([slice("x", &[host + 1])]);
+        assert_eq!(bench.calls(), [update(&["a"])], "the second of a burst");
+        bench.pass(SECOND / 2);
+        assert_eq!(bench.calls(), [update(&["a"])], "the resets begin, though the burst is over");
+    }
 }
 
 #[test]
