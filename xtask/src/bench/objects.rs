@@ -135,6 +135,16 @@ impl Cluster {
         (0..self.services).filter(|number| trait_of(*number) == Trait::Udp)
     }
 
+    /// Whether the replacement of its first endpoint is written: with internal policy Local only if that is on the node.
+    pub(super) fn is_written(self, number: usize) -> bool {
+        trait_of(number) != Trait::LocalClusterIp || self.node(number, 0) == 0
+    }
+
+    /// The node of an endpoint.
+    fn node(self, number: usize, index: usize) -> usize {
+        (number * self.endpoints + index) % NODES
+    }
+
     /// The cluster IP and port of a service.
     pub(super) fn frontend(number: usize) -> SocketAddr {
         (at(CLUSTER_IPS, number + 10), service_port(number)).into()
@@ -161,7 +171,7 @@ impl Cluster {
         for index in 0..self.endpoints {
             let comma = if index == 0 { "" } else { "," };
             let pod = number * self.endpoints + index;
-            let node = pod % NODES;
+            let node = self.node(number, index);
             let again = if index == 0 { state.replacement } else { 0 };
             write!(
                 out,
