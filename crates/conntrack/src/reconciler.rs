@@ -108,11 +108,24 @@ impl Reconciler {
         }
         let mut deleted = 0;
         for flow in stale.values().filter(|flow| is_stale(flow, &sweep, &node_addresses)) {
+            let now = self.look_again(flow)?;
+            if !now.is_some_and(|now| is_stale(&now, &sweep, &node_addresses)) {
+                continue;
+            }
             let was_there = conntrack::delete(&mut self.flows, flow)
-                .map_err(|error| Failure::Deleting(Box::new(*flow), error))?;
+                .map_err(|error| Failure::Single("deleting", Box::new(*flow), error))?;
             deleted += usize::from(was_there);
         }
         Ok(deleted)
+    }
+
+    /// A connection that was being made when it was listed may have come about meanwhile.
+    fn look_again(&mut self, flow: &Flow) -> Result<Option<Flow>, Failure> {
+        if flow.protocol == UDP {
+            return Ok(Some(*flow));
+        }
+        conntrack::look_again(&mut self.flows, flow)
+            .map_err(|error| Failure::Single("looking again at", Box::new(*flow), error))
     }
 
     fn node_addresses(&mut self, sweep: &Sweep) -> Result<HashSet<IpAddr>, Failure> {
@@ -205,7 +218,7 @@ impl Waiting {
 enum Failure {
     Addresses(route::Error),
     Listing(socket::Error),
-    Deleting(Box<Flow>, socket::Error),
+    Single(&'static str, Box<Flow>, socket::Error),
 }
 
 impl fmt::Display for Failure {
@@ -213,9 +226,9 @@ impl fmt::Display for Failure {
         match self {
             Self::Addresses(error) => write!(f, "listing the node's addresses: {error}"),
             Self::Listing(error) => write!(f, "listing flows: {error}{}", advice(error)),
-            Self::Deleting(flow, error) => write!(
+            Self::Single(doing, flow, error) => write!(
                 f,
-                "deleting the flow of {} to {}, protocol {}: {error}{}",
+                "{doing} the flow of {} to {}, protocol {}: {error}{}",
                 flow.original.source,
                 flow.original.destination,
                 flow.protocol,

@@ -129,11 +129,16 @@ impl Aftercare {
         !self.reset_period.is_zero() && departure.protocol == Protocol::Tcp
     }
 
-    /// An endpoint left; one that had left before begins anew.
-    pub(crate) fn begin(&mut self, departure: Departure, now: Instant) {
-        if let Some(old) = self.cases.remove(&departure) {
+    /// An endpoint is leaving, which is yet to be written: nothing is to be done because it left before.
+    pub(crate) fn end(&mut self, departure: &Departure) {
+        if let Some(old) = self.cases.remove(departure) {
             self.due.remove(&(old.at, departure.clone()));
         }
+    }
+
+    /// An endpoint left; one that had left before begins anew.
+    pub(crate) fn begin(&mut self, departure: Departure, now: Instant) {
+        self.end(&departure);
         let first = if self.resets(&departure) { Step::Remember } else { Step::Visit(FIRST_VISIT) };
         self.plan(departure, now, first);
     }

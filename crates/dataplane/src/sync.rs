@@ -296,6 +296,9 @@ impl<R: Reporter> SyncLoop<R> {
         if changes.services.is_empty() && !facts_changed {
             return;
         }
+        for departure in &changes.departures {
+            self.aftercare.end(departure);
+        }
         for plane in &mut self.planes {
             if !plane.has_work() {
                 self.reporter.queued(plane.backend.family());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -222,8 +222,11 @@ impl Connection {
         asked.unwrap_or_else(|error| Outcome::of(&error, start))
     }
 
-    /// Closes by reset, so that no port stays in TIME_WAIT.
+    /// Closes by reset, so that no port stays in TIME_WAIT. Before that the end is announced: connection tracking lets a client
+    /// use its port again for a new connection if it has seen a FIN, or if the reset was the very last packet, which it is not
+    /// when an acknowledgement on another processor is late.
     pub(crate) fn abandon(self) -> Outcome {
+        let _ = self.stream.get_ref().shutdown(Shutdown::Write);
         let _ = sockopt::set_socket_linger(self.stream.get_ref(), Some(Duration::ZERO));
         self.greeting
     }

@@ -14,7 +14,7 @@ mod spec;
 mod world;
 
 pub use client::{Client, Connection, Outcome};
-pub use load::{Load, Report};
+pub use load::{Load, Report, Try};
 pub use server::Server;
 pub use spec::{Addresses, Node, Pod, Spec};
 pub use world::{Error, Lab, Member};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,61 +16,59 @@ const WORKERS: u32 = 4;
 /// A connection is given up after this time.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a load has met.
+/// One try to connect.
+#[derive(Clone, Debug)]
+pub struct Try {
+    /// Before the first packet.
+    pub started: Instant,
+    /// After the answer, or when it was given up.
+    pub ended: Instant,
+    /// The name of the server that answered, or what happened instead.
+    pub outcome: Result<String, String>,
+}
+
+/// What a load has met: all its tries, in no order.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Tries made.
-    pub connects: u64,
-    /// How many were answered, by the server's name.
-    pub answers: BTreeMap<String, u64>,
-    /// When each server answered last.
-    pub last: BTreeMap<String, Instant>,
-    /// How many failed, by what happened.
-    pub failures: BTreeMap<String, u64>,
-    /// The longest time from the start of a try to its end.
-    pub longest: Duration,
+    /// The tries.
+    pub tries: Vec<Try>,
 }
 
 impl Report {
-    /// Tries that failed.
-    pub fn failed(&self) -> u64 {
-        self.failures.values().sum()
+    /// How many tries were answered, by the server's name.
+    pub fn answers(&self) -> BTreeMap<&str, u64> {
+        count(self.tries.iter().filter_map(|one| one.outcome.as_deref().ok()))
     }
 
-    fn count(&mut self, outcome: Outcome, started: Instant) {
-        self.connects += 1;
-        self.longest = self.longest.max(started.elapsed());
-        match outcome {
-            Outcome::Answered { by, .. } => {
-                // the server spoke after the connection was made and before now; its start is the sure side
-                self.last.insert(by.clone(), started);
-                *self.answers.entry(by).or_default() += 1;
-            }
-            Outcome::Refused { .. } => *self.failures.entry("refused".to_owned()).or_default() += 1,
-            other => *self.failures.entry(other.to_string()).or_default() += 1,
-        }
+    /// How many tries failed, by what happened.
+    pub fn failures(&self) -> BTreeMap<&str, u64> {
+        count(self.tries.iter().filter_map(|one| one.outcome.as_ref().err().map(String::as_str)))
     }
 
-    fn add(&mut self, other: Self) {
-        self.connects += other.connects;
-        self.longest = self.longest.max(other.longest);
-        for (into, from) in [(&mut self.answers, other.answers), (&mut self.failures, other.failures)] {
-            for (name, count) in from {
-                *into.entry(name).or_default() += count;
-            }
-        }
-        for (name, at) in other.last {
-            let last = self.last.entry(name).or_insert(at);
-            *last = (*last).max(at);
-        }
+    /// When a server answered last: the start of the try, which is the sure side.
+    pub fn last(&self, server: &str) -> Option<Instant> {
+        let answered = self.tries.iter().filter(|one| one.outcome.as_deref() == Ok(server));
+        answered.map(|one| one.started).max()
     }
+
+    /// The longest time from the start of a try to its end.
+    pub fn longest(&self) -> Duration {
+        self.tries.iter().map(|one| one.ended - one.started).max().unwrap_or_default()
+    }
+}
+
+fn count<'a>(names: impl Iterator<Item = &'a str>) -> BTreeMap<&'a str, u64> {
+    let mut counts = BTreeMap::new();
+    names.for_each(|name| *counts.entry(name).or_default() += 1);
+    counts
 }
 
 /// A running load; stops when dropped.
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
-    workers: Vec<JoinHandle<Report>>,
+    made: Arc<AtomicU64>,
+    workers: Vec<JoinHandle<Vec<Try>>>,
 }
 
 impl Load {
@@ -82,16 +80,22 @@ impl Load {
         limit: Duration,
     ) -> Result<Self, namespace::Error> {
         let stop = Arc::new(AtomicBool::new(false));
-        let mut load = Self { stop: Arc::clone(&stop), workers: Vec::new() };
+        let made = Arc::new(AtomicU64::new(0));
+        let mut load = Self { stop: Arc::clone(&stop), made: Arc::clone(&made), workers: Vec::new() };
         let pause = Duration::from_secs(1) * WORKERS / per_second.max(1);
         let start = Instant::now();
         for worker in 0..WORKERS {
-            let stop = Arc::clone(&stop);
+            let (stop, made) = (Arc::clone(&stop), Arc::clone(&made));
             let first = start + pause * worker / WORKERS;
-            let work = move || connect_until(&stop, to, first, pause, start + limit);
+            let work = move || connect_until(&stop, &made, to, (first, start + limit), pause);
             load.workers.push(namespace.spawn(format!("load {worker}"), work)?);
         }
         Ok(load)
+    }
+
+    /// How many tries have ended so far.
+    pub fn made(&self) -> u64 {
+        self.made.load(Ordering::Relaxed)
     }
 
     /// Stops, and tells what happened. Waits for tries that are under way.
@@ -103,7 +107,7 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         let mut report = Report::default();
         for worker in self.workers.drain(..) {
-            report.add(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            report.tries.extend(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         }
         report
     }
@@ -115,8 +119,14 @@ impl Drop for Load {
     }
 }
 
-fn connect_until(stop: &AtomicBool, to: SocketAddr, first: Instant, pause: Duration, end: Instant) -> Report {
-    let mut report = Report::default();
+fn connect_until(
+    stop: &AtomicBool,
+    made: &AtomicU64,
+    to: SocketAddr,
+    (first, end): (Instant, Instant),
+    pause: Duration,
+) -> Vec<Try> {
+    let mut tries = Vec::new();
     let mut next = first;
     while !stop.load(Ordering::Relaxed) && next < end {
         thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -125,9 +135,15 @@ fn connect_until(stop: &AtomicBool, to: SocketAddr, first: Instant, pause: Durat
             Ok(connection) => connection.abandon(),
             Err(outcome) => outcome,
         };
-        report.count(outcome, started);
+        let outcome = match outcome {
+            Outcome::Answered { by, .. } => Ok(by),
+            Outcome::Refused { .. } => Err("refused".to_owned()),
+            other => Err(other.to_string()),
+        };
+        tries.push(Try { started, ended: Instant::now(), outcome });
+        made.fetch_add(1, Ordering::Relaxed);
         // after a slow try go on at the same rate, do not catch up
         next = (next + pause).max(Instant::now());
     }
-    report
+    tries
 }

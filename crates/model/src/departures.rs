@@ -23,6 +23,14 @@ pub struct Departure {
 pub(crate) struct Departures(BTreeMap<ObjectKey, BTreeSet<Departure>>);
 
 impl Departures {
+    /// These leave just now, some of them not for the first time.
+    pub(crate) fn begin(&mut self, leaving: impl Iterator<Item = Departure>, told: &mut BTreeSet<Departure>) {
+        for departure in leaving {
+            self.forget(&departure);
+            told.insert(departure);
+        }
+    }
+
     /// Returns whether it is new.
     pub(crate) fn add(&mut self, departure: &Departure) -> bool {
         self.0.entry(departure.service.clone()).or_default().insert(departure.clone())

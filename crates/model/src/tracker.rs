@@ -253,8 +253,8 @@ impl Tracker {
         let same = old.is_some_and(|at| entry.parts[at].looks_like(&part, zone));
         let seen = !same && (entry.shows(&part) || old.is_some_and(|at| entry.shows(&entry.parts[at])));
         if let Some(at) = old.filter(|_| seen && ready) {
-            let left = entry.parts[at].left_behind(Some(&part));
-            self.changes.departures.extend(left.map(|left| departure(&service, left)));
+            let left = entry.parts[at].left_behind(Some(&part)).map(|left| departure(&service, left));
+            self.departures.begin(left, &mut self.changes.departures);
         }
         if let Some(at) = old {
             entry.parts[at] = part;
@@ -282,8 +282,8 @@ impl Tracker {
         if entry.shows(&part) {
             self.changes.endpoint_changes += 1;
             self.dirty.insert(service.clone());
-            let left = part.left_behind(None).filter(|_| ready);
-            self.changes.departures.extend(left.map(|left| departure(&service, left)));
+            let left = part.left_behind(None).filter(|_| ready).map(|left| departure(&service, left));
+            self.departures.begin(left, &mut self.changes.departures);
         }
         self.forget_if_empty(&service);
     }
@@ -338,7 +338,8 @@ impl Tracker {
         changes
     }
 
-    /// From now on the endpoint is among the departed ones of its port, if it is in no slice of it.
+    /// From now on, until it leaves once more, the endpoint is among the departed ones of its port while it is in no slice of
+    /// it.
     pub fn remember(&mut self, departure: &Departure) {
         let Departure { service, port_name, protocol, endpoint } = departure;
         let Some(entry) = self.services.get(service).filter(|entry| entry.spec.is_some()) else { return };

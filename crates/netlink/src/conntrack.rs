@@ -1,5 +1,5 @@
 //! Connection tracking over netlink (`include/uapi/linux/netfilter/nfnetlink_conntrack.h`): listing flows, filtered by the
-//! kernel where it can, and deleting single ones.
+//! kernel where it can, looking at single ones again, and deleting them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -220,13 +220,30 @@ pub fn list(
     )
 }
 
+/// The flow as it is now, unless it is gone.
+pub fn look_again(socket: &mut Socket, flow: &Flow) -> Result<Option<Flow>, Error> {
+    let mut found = None;
+    let outcome = socket.dump(
+        GET,
+        message::ACK,
+        &header(family_of(flow)),
+        |writer| write_tuple(writer, attr::TUPLE_ORIGINAL, flow.protocol, &flow.original),
+        |message| found = message.payload.get(4..).and_then(read),
+    );
+    Ok(was_there(outcome)?.then_some(found).flatten().filter(|found| found.id == flow.id))
+}
+
 /// Deletes the flow, and no other that came into its place. Returns whether it was still there.
 pub fn delete(socket: &mut Socket, flow: &Flow) -> Result<bool, Error> {
-    const ENOENT: i32 = 2;
     let outcome = socket.request(DELETE, 0, &header(family_of(flow)), |writer| {
         write_tuple(writer, attr::TUPLE_ORIGINAL, flow.protocol, &flow.original);
         writer.be32(attr::ID, flow.id);
     });
+    was_there(outcome)
+}
+
+fn was_there(outcome: Result<(), Error>) -> Result<bool, Error> {
+    const ENOENT: i32 = 2;
     match outcome {
         Ok(()) => Ok(true),
         Err(Error::Kernel(error)) if error.errno == ENOENT => Ok(false),

@@ -118,6 +118,18 @@ fn one_flow_is_deleted_and_only_once() {
 }
 
 #[test]
+fn a_flow_is_found_again_as_it_is_now_and_another_in_its_place_is_not() {
+    with_flows(|socket| {
+        let Some(flow) = udp(socket, IPV4).first().copied() else { panic!("no flow") };
+        let look = |socket: &mut Socket, flow: &Flow| conntrack::look_again(socket, flow).unwrap();
+        assert_eq!(look(socket, &Flow { state: 7, ..flow }), Some(flow));
+        assert_eq!(look(socket, &Flow { id: flow.id ^ 1, ..flow }), None);
+        assert!(conntrack::delete(socket, &flow).unwrap());
+        assert_eq!(look(socket, &flow), None);
+    });
+}
+
+#[test]
 fn a_flow_that_came_into_the_place_of_another_is_not_deleted() {
     with_flows(|socket| {
         let all = udp(socket, IPV4);

@@ -453,6 +453,30 @@ fn flows_to_a_removed_endpoint_are_looked_at_again_and_its_service_is_written_wh
 }
 
 #[test]
+fn connections_to_an_endpoint_that_leaves_again_have_the_same_time_as_the_first_time() {
+    let mut bench = Bench::synced();
+    let resets_at = |bench: &Bench| {
+        let service = bench.sync.tracker.resolve(&key("a"), Family::V4).unwrap();
+        service.ports[0].departed.clone()
+    };
+    for back_after in [0, 50, 150, 250, 300, 400, 900] {
+        bench.tell([slice("x", &[1, 2])]);
+        bench.calls();
+        assert_eq!(resets_at(&bench), []);
+        bench.pass(Duration::from_millis(back_after));
+        bench.tell([slice("x", &[2])]);
+        bench.calls();
+        for _ in 0..10 {
+            assert_eq!(resets_at(&bench), [], "it was there {back_after} ms");
+            bench.pass(Duration::from_millis(19));
+            bench.calls();
+        }
+        bench.pass(SECOND * u32::from(back_after % 100 == 0));
+        bench.calls();
+    }
+}
+
+#[test]
 fn a_change_does_not_wait_because_resets_of_earlier_ones_began() {
     let mut bench = Bench::with_pause(SECOND);
     bench.tell([service("a", 1)]);

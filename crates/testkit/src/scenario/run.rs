@@ -160,8 +160,9 @@ impl Stage<'_> {
         self.check_connections(step)?;
         for (what, load) in load {
             let report = load.stop();
-            ensure!(report.connects > 0, "{what}: no connection was made");
-            ensure!(report.failed() == 0, "{what}: connections failed: {:?}", report.failures);
+            ensure!(!report.tries.is_empty(), "{what}: no connection was made");
+            let failures = report.failures();
+            ensure!(failures.is_empty(), "{what}: connections failed: {failures:?}");
         }
         self.check_log(step)?;
         for request in &step.http {
