@@ -27,6 +27,16 @@ pub(crate) fn is_host(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && !broadcast
 }
 
+/// Whether other hosts can send to it: neither loopback nor link-local. The API server takes no others as endpoints and
+/// external IPs (`ValidateNonSpecialIP`).
+pub(crate) fn is_reachable(address: IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    is_host(address) && !address.is_loopback() && !link_local
+}
+
 /// The dotted part, which is all or the end of the text, without leading zeros in its octets.
 fn without_leading_zeros(text: &str) -> String {
     let (front, dotted) = match text.rfind(':') {
@@ -96,8 +106,18 @@ mod tests {
         for text in ["0.0.0.0", "::", "255.255.255.255", "224.0.0.1", "ff02::1"] {
             assert!(!is_host(text.parse().unwrap()), "{text}");
         }
-        for text in ["192.0.2.1", "127.0.0.1", "2001:db8::1"] {
+        for text in ["192.0.2.1", "127.0.0.1", "2001:db8::1", "fe80::1"] {
             assert!(is_host(text.parse().unwrap()), "{text}");
+        }
+    }
+
+    #[test]
+    fn loopback_and_link_local_addresses_are_not_reached_from_elsewhere() {
+        for text in ["127.0.0.1", "127.9.9.9", "::1", "169.254.1.1", "fe80::1", "0.0.0.0", "ff02::1"] {
+            assert!(!is_reachable(text.parse().unwrap()), "{text}");
+        }
+        for text in ["192.0.2.1", "2001:db8::1", "169.253.0.1", "fec0::1"] {
+            assert!(is_reachable(text.parse().unwrap()), "{text}");
         }
     }
 }

@@ -3,6 +3,9 @@
 //! Pure: an object in, an event and the faults found in it out. A fault trims the smallest thing it is in: one
 //! address, one port. Only an object without a usable identity, or with a field of the wrong JSON type, is skipped.
 
+#[cfg(test)]
+mod mutations;
+mod names;
 mod node;
 mod service;
 mod slice;
@@ -86,13 +89,30 @@ fn key(meta: &Meta<'_>) -> Option<ObjectKey> {
     (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
 }
 
-/// The key of a namespaced object; its lack is a fault.
-fn expect_key(meta: &Meta<'_>, faults: &mut Vec<Fault>) -> Option<ObjectKey> {
+/// The key of a namespaced object; its lack is a fault, and so is one that no API server takes.
+fn expect_key(kind: Kind, meta: &Meta<'_>, faults: &mut Vec<Fault>) -> Option<ObjectKey> {
     let key = key(meta);
-    if key.is_none() {
-        faults.push(Fault::new("metadata", "namespace or name is missing; the object is skipped"));
+    let missing = || Fault::new("metadata", "namespace or name is missing; the object is skipped");
+    let fault = if key.is_none() { Some(missing()) } else { names::fault(kind, meta) };
+    let is_usable = fault.is_none();
+    faults.extend(fault);
+    key.filter(|_| is_usable)
+}
+
+/// The name of a port, which may be empty.
+fn port_name<'a>(
+    name: Option<&'a Text<'_>>,
+    field: impl FnOnce() -> String,
+    faults: &mut Vec<Fault>,
+) -> Option<&'a str> {
+    let name = wire::text(name);
+    if name.is_empty() || names::is_label(name) {
+        return Some(name);
     }
-    key
+    let problem =
+        format!("{name:?} cannot be the name of a port, which is {}; the port is left out", names::A_LABEL);
+    faults.push(Fault::new(field(), problem));
+    None
 }
 
 /// A port number of 1 to 65535.

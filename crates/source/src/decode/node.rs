@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use model::{Event, Node};
+use model::{Event, Kind, Node};
 
-use super::{Object, nets};
+use super::{Object, names, nets};
 use crate::address;
 use crate::complaints::Fault;
 use crate::wire::{self, Meta, NodeAddress, NodeSpec, text};
@@ -83,6 +83,10 @@ impl<'a> Object<'a> for wire::ServiceCidr<'a> {
         let name = text(self.metadata.name.as_ref());
         if name.is_empty() {
             faults.push(Fault::new("metadata.name", "is missing; the object is skipped"));
+            return None;
+        }
+        if let Some(fault) = names::fault(Kind::ServiceCidr, &self.metadata) {
+            faults.push(fault);
             return None;
         }
         let cidrs = self.spec.as_ref().and_then(|spec| spec.cidrs.as_deref());

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-use model::{Event, Family, ObjectKey, Policy, Service, ServicePort, ServiceType};
+use model::{Event, Family, Kind, ObjectKey, Policy, Service, ServicePort, ServiceType};
 
-use super::{Object, expect_key, key, nets, port, protocol, seconds};
+use super::{Object, expect_key, key, nets, port, port_name, protocol, seconds};
 use crate::address;
 use crate::complaints::Fault;
 use crate::wire::{self, Meta, ServiceSpec, Text, text};
@@ -22,7 +22,7 @@ impl<'a> Object<'a> for wire::Service<'a> {
     }
 
     fn event(&self, _own_node: &str, faults: &mut Vec<Fault>) -> Option<Event> {
-        let key = expect_key(&self.metadata, faults)?;
+        let key = expect_key(Kind::Service, &self.metadata, faults)?;
         Some(match served(self, &key, faults) {
             Some(service) => Event::Service(service),
             None => Event::ServiceDeleted(key),
@@ -55,7 +55,7 @@ fn served(raw: &wire::Service<'_>, key: &ObjectKey, faults: &mut Vec<Fault>) -> 
         kind,
         cluster_ips,
         ports: ports(spec, faults),
-        external_ips: hosts(spec.external_ips.as_deref(), "spec.externalIPs", faults),
+        external_ips: hosts(spec.external_ips.as_deref(), address::is_reachable, "spec.externalIPs", faults),
         load_balancer_ips: load_balancer_ips(raw, faults),
         source_ranges: nets(
             spec.load_balancer_source_ranges.as_deref(),
@@ -99,7 +99,7 @@ fn cluster_ips(spec: &ServiceSpec<'_>, faults: &mut Vec<Fault>) -> Vec<IpAddr> {
         return Vec::new();
     }
     let mut found: Vec<IpAddr> = Vec::new();
-    for address in hosts(Some(texts), field, faults) {
+    for address in hosts(Some(texts), address::is_host, field, faults) {
         if found.iter().any(|known| Family::of(*known) == Family::of(address)) {
             faults.push(Fault::new(field, format!("{address} is a second address of its family; left out")));
         } else {
@@ -110,10 +110,15 @@ fn cluster_ips(spec: &ServiceSpec<'_>, faults: &mut Vec<Fault>) -> Vec<IpAddr> {
 }
 
 /// Host addresses, without those that are none. Empty texts are unset fields.
-fn hosts(texts: Option<&[Text<'_>]>, field: &str, faults: &mut Vec<Fault>) -> Vec<IpAddr> {
+fn hosts(
+    texts: Option<&[Text<'_>]>,
+    is_usable: fn(IpAddr) -> bool,
+    field: &str,
+    faults: &mut Vec<Fault>,
+) -> Vec<IpAddr> {
     let mut hosts = Vec::new();
     for (index, text) in texts.unwrap_or_default().iter().enumerate().filter(|(_, text)| !text.is_empty()) {
-        match address::parse_ip(text).filter(|address| address::is_host(*address)) {
+        match address::parse_ip(text).filter(|address| is_usable(*address)) {
             Some(address) if hosts.contains(&address) => {}
             Some(address) => hosts.push(address),
             None => faults.push(Fault::new(
@@ -134,7 +139,7 @@ fn load_balancer_ips(raw: &wire::Service<'_>, faults: &mut Vec<Fault>) -> Vec<Ip
         .filter(|ingress| matches!(text(ingress.ip_mode.as_ref()), "" | "VIP"))
         .map(|ingress| ingress.ip.clone().unwrap_or_default())
         .collect();
-    hosts(Some(&vips), "status.loadBalancer.ingress", faults)
+    hosts(Some(&vips), address::is_host, "status.loadBalancer.ingress", faults)
 }
 
 fn ports(spec: &ServiceSpec<'_>, faults: &mut Vec<Fault>) -> Vec<ServicePort> {
@@ -156,6 +161,7 @@ fn ports(spec: &ServiceSpec<'_>, faults: &mut Vec<Fault>) -> Vec<ServicePort> {
 }
 
 fn service_port(raw: &wire::ServicePort<'_>, index: usize, faults: &mut Vec<Fault>) -> Option<ServicePort> {
+    let name = port_name(raw.name.as_ref(), || format!("spec.ports[{index}].name"), faults)?;
     let protocol = protocol(raw.protocol.as_ref(), || format!("spec.ports[{index}].protocol"), faults)?;
     let number = port(raw.port.unwrap_or(0), || format!("spec.ports[{index}].port"), faults)?;
     let node_port = match raw.node_port {
@@ -164,7 +170,7 @@ fn service_port(raw: &wire::ServicePort<'_>, index: usize, faults: &mut Vec<Faul
             port(number, || format!("spec.ports[{index}].nodePort"), faults).and_then(NonZeroU16::new)
         }
     };
-    Some(ServicePort { name: text(raw.name.as_ref()).into(), protocol, port: number, node_port })
+    Some(ServicePort { name: name.into(), protocol, port: number, node_port })
 }
 
 fn health_check_node_port(spec: &ServiceSpec<'_>, faults: &mut Vec<Fault>) -> Option<NonZeroU16> {

@@ -1,8 +1,8 @@
 //! EndpointSlices.
 
-use model::{Event, Family, Hints, ObjectKey, Slice, SliceEndpoint, SlicePort};
+use model::{Event, Family, Hints, Kind, ObjectKey, Slice, SliceEndpoint, SlicePort};
 
-use super::{Object, expect_key, key, port, protocol, time};
+use super::{Object, expect_key, key, names, port, port_name, protocol, time};
 use crate::address;
 use crate::complaints::Fault;
 use crate::wire::{self, Conditions, Meta, Named, text};
@@ -15,7 +15,7 @@ impl<'a> Object<'a> for wire::Slice<'a> {
     }
 
     fn event(&self, own_node: &str, faults: &mut Vec<Fault>) -> Option<Event> {
-        let key = expect_key(&self.metadata, faults)?;
+        let key = expect_key(Kind::Slice, &self.metadata, faults)?;
         Some(match used(self, &key, own_node, faults) {
             Some(slice) => Event::Slice(slice),
             None => Event::SliceDeleted(key),
@@ -32,6 +32,14 @@ fn used(raw: &wire::Slice<'_>, key: &ObjectKey, own_node: &str, faults: &mut Vec
     let labels = raw.metadata.labels.as_ref()?;
     let owner = text(labels.service_name.as_ref());
     if owner.is_empty() || labels.headless.is_some() || labels.service_proxy_name.is_some() {
+        return None;
+    }
+    if !names::is_label(owner) {
+        let problem = format!(
+            "{owner:?} cannot be the name of a Service, which is {}; the slice is skipped",
+            names::A_LABEL
+        );
+        faults.push(Fault::new("metadata.labels[kubernetes.io/service-name]", problem));
         return None;
     }
     let family = match text(raw.address_type.as_ref()) {
@@ -65,7 +73,10 @@ fn ports(raw: &wire::Slice<'_>, faults: &mut Vec<Fault>) -> Vec<SlicePort> {
         else {
             continue;
         };
-        ports.push(SlicePort { name: text(raw.name.as_ref()).into(), protocol, port: number });
+        let Some(name) = port_name(raw.name.as_ref(), || format!("ports[{index}].name"), faults) else {
+            continue;
+        };
+        ports.push(SlicePort { name: name.into(), protocol, port: number });
     }
     ports
 }
@@ -82,10 +93,12 @@ fn endpoints(
         // the API lets a slice's endpoint have more addresses, all of one backend: any one of them will do
         let Some(first) = raw.addresses.as_deref().and_then(<[_]>::first) else { continue };
         let usable = address::parse_ip(first)
-            .filter(|address| address::is_host(*address) && Family::of(*address) == family);
+            .filter(|address| address::is_reachable(*address) && Family::of(*address) == family);
         let Some(address) = usable else {
-            let problem =
-                format!("{:?} is no {family} address of a host; the endpoint is left out", &**first);
+            let problem = format!(
+                "{:?} is no {family} address by which a host is reached from elsewhere; the endpoint is left out",
+                &**first
+            );
             faults.push(Fault::new(format!("endpoints[{index}].addresses[0]"), problem));
             continue;
         };

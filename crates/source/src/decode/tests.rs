@@ -305,8 +305,8 @@ fn only_the_first_usable_address_of_the_family_counts() {
     assert_eq!(
         faults,
         [
-            "endpoints[3].addresses[0]: \"2001:db8::1\" is no IPv4 address of a host; the endpoint is left out",
-            "endpoints[4].addresses[0]: \"here\" is no IPv4 address of a host; the endpoint is left out",
+            "endpoints[3].addresses[0]: \"2001:db8::1\" is no IPv4 address by which a host is reached from elsewhere; the endpoint is left out",
+            "endpoints[4].addresses[0]: \"here\" is no IPv4 address by which a host is reached from elsewhere; the endpoint is left out",
         ]
     );
 }

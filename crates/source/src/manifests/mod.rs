@@ -9,7 +9,6 @@
 
 mod changes;
 mod document;
-mod names;
 mod store;
 
 use std::convert::Infallible;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use model::{Event, Kind, ObjectKey, Service, ServiceType};
 
 use super::document::{self, Broken, Document};
-use super::names;
 use super::unreadable;
 use crate::complaints::{Complaints, Fault};
 use crate::{Counters, Error, decode};
@@ -197,10 +196,6 @@ impl Store {
             let mut event = decode::value(kind, &object, &self.own_node, &mut faults);
             if let Some(event) = &event {
                 unserved(event, &object, &mut faults);
-            }
-            if let Some(misnamed) = names::fault(kind, &object) {
-                event = None;
-                faults = vec![misnamed];
             }
             let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
             let name = [text("namespace"), text("name")]

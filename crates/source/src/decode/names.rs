@@ -1,34 +1,38 @@
 //! What objects may be called: an API server refuses other names, and a table of the kernel should not hold them either.
 
 use model::Kind;
-use serde_json::Value;
 
+use super::kind_name;
 use crate::complaints::Fault;
-use crate::decode;
+use crate::wire::{Meta, text};
 
 /// Longest label and longest subdomain (RFC 1123).
 const LABEL: usize = 63;
 const SUBDOMAIN: usize = 253;
 
+/// What a label is, for messages.
+pub(super) const A_LABEL: &str =
+    "at most 63 lower case letters, digits and '-' (RFC 1123), with no '-' at an end";
+const A_SUBDOMAIN: &str = "at most 253 lower case letters, digits, '-' and '.' (RFC 1123), with no '-' or '.' at an end or beside a '.'";
+
 /// What is wrong with the name or the namespace of an object; one that is missing is seen to elsewhere.
-pub(super) fn fault(kind: Kind, object: &Value) -> Option<Fault> {
-    let wrong = |field: &str, is_allowed: fn(&str) -> bool, allowed: &str| {
-        let name = object["metadata"][field].as_str().filter(|name| !name.is_empty() && !is_allowed(name))?;
-        let of = decode::kind_name(kind);
+pub(super) fn fault(kind: Kind, meta: &Meta<'_>) -> Option<Fault> {
+    let wrong = |field: &str, name: &str, is_allowed: fn(&str) -> bool, allowed: &str| {
+        let of = kind_name(kind);
         let problem =
-            format!("{name:?} cannot be the {field} of a {of}, which is {allowed}; the object is skipped");
-        Some(Fault::new(format!("metadata.{field}"), problem))
+            || format!("{name:?} cannot be the {field} of a {of}, which is {allowed}; the object is skipped");
+        (!name.is_empty() && !is_allowed(name)).then(|| Fault::new(format!("metadata.{field}"), problem()))
     };
-    let label = "at most 63 lower case letters, digits and '-' (RFC 1123), with no '-' at an end";
-    let subdomain = "at most 253 lower case letters, digits, '-' and '.' (RFC 1123), with no '-' or '.' at an end or beside a '.'";
+    let (name, namespace) = (text(meta.name.as_ref()), text(meta.namespace.as_ref()));
+    let in_namespace = || wrong("namespace", namespace, is_label, A_LABEL);
     match kind {
-        Kind::Service => wrong("name", is_label, label).or_else(|| wrong("namespace", is_label, label)),
-        Kind::Slice => wrong("name", is_subdomain, subdomain).or_else(|| wrong("namespace", is_label, label)),
-        Kind::Node | Kind::ServiceCidr => wrong("name", is_subdomain, subdomain),
+        Kind::Service => wrong("name", name, is_label, A_LABEL).or_else(in_namespace),
+        Kind::Slice => wrong("name", name, is_subdomain, A_SUBDOMAIN).or_else(in_namespace),
+        Kind::Node | Kind::ServiceCidr => wrong("name", name, is_subdomain, A_SUBDOMAIN),
     }
 }
 
-fn is_label(name: &str) -> bool {
+pub(super) fn is_label(name: &str) -> bool {
     name.len() <= LABEL && is_part(name)
 }
 
@@ -43,14 +47,17 @@ fn is_part(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::wire::Text;
 
     /// The field that is wrong with an object of this name in this namespace.
     fn wrong(kind: Kind, name: &str, namespace: &str) -> Option<String> {
-        let object = json!({"metadata": {"name": name, "namespace": namespace}});
-        fault(kind, &object).map(|fault| fault.field)
+        let meta = Meta {
+            name: Some(Text(name.into())),
+            namespace: Some(Text(namespace.into())),
+            ..Meta::default()
+        };
+        fault(kind, &meta).map(|fault| fault.field)
     }
 
     #[test]
