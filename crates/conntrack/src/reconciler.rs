@@ -179,14 +179,18 @@ fn filters(suspects: &Suspects) -> Vec<Filter> {
 
 /// Orders that are not carried out yet, those of a family taken together.
 #[derive(Debug, Default)]
-struct Waiting(BTreeMap<Family, Sweep>);
+struct Waiting {
+    orders: BTreeMap<Family, Sweep>,
+    /// Whose turn it was.
+    last: Option<Family>,
+}
 
 impl Waiting {
     fn add(&mut self, order: Sweep) {
-        match self.0.get_mut(&order.family) {
+        match self.orders.get_mut(&order.family) {
             Some(earlier) => earlier.extend(order),
             None => {
-                self.0.insert(order.family, order);
+                self.orders.insert(order.family, order);
             }
         }
     }
@@ -198,19 +202,20 @@ impl Waiting {
     }
 
     fn of(&self, family: Family) -> Option<&Sweep> {
-        self.0.get(&family)
+        self.orders.get(&family)
     }
 
-    /// One that has something to look at.
+    /// One that has something to look at. However many are ordered for one family, the other has its turn.
     fn take(&mut self) -> Option<Sweep> {
-        let family =
-            self.0.iter().find(|(_, sweep)| !sweep.suspects.are_none()).map(|(family, _)| *family)?;
-        self.0.remove(&family)
+        let ordered = self.orders.values().filter(|sweep| !sweep.suspects.are_none());
+        let family = ordered.map(|sweep| sweep.family).min_by_key(|family| self.last == Some(*family))?;
+        self.last = Some(family);
+        self.orders.remove(&family)
     }
 
     /// What was told without an order matters to sweeps that were going on.
     fn forget_news(&mut self) {
-        self.0.clear();
+        self.orders.clear();
     }
 }
 
@@ -246,5 +251,36 @@ fn advice(error: &socket::Error) -> &'static str {
         Some(EPERM) => "; the process needs CAP_NET_ADMIN",
         Some(EINVAL | EOPNOTSUPP) => "; the kernel module nf_conntrack_netlink may be missing",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn families_take_turns_however_many_orders_there_are_for_one() {
+        let order = |family, suspects| Sweep {
+            family,
+            suspects,
+            servers: HashMap::new(),
+            node_port_addresses: None,
+            service_cidrs: [].into(),
+        };
+        for (busy, other) in [(Family::V4, Family::V6), (Family::V6, Family::V4)] {
+            let mut waiting = Waiting::default();
+            waiting.add(order(other, Suspects::All));
+            let mut turns = Vec::new();
+            for _ in 0..3 {
+                waiting.add(order(busy, Suspects::All));
+                turns.extend(waiting.take().map(|sweep| sweep.family));
+            }
+            assert!(turns[..2].contains(&other), "{turns:?}");
+            waiting.add(order(other, Suspects::none()));
+            waiting.add(order(busy, Suspects::All));
+            assert_eq!(waiting.take().map(|sweep| sweep.family), Some(busy), "news is no order");
+        }
     }
 }
