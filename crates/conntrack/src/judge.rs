@@ -29,7 +29,10 @@ fn is_expendable(flow: &Flow, protocol: Protocol) -> bool {
         Protocol::Tcp => {
             unreplied || [tcp_state::SYN_SENT, tcp_state::SYN_SENT2, tcp_state::CLOSE].contains(&flow.state)
         }
-        Protocol::Sctp => unreplied || flow.state == sctp_state::CLOSED,
+        Protocol::Sctp => {
+            let states = [sctp_state::CLOSED, sctp_state::COOKIE_WAIT, sctp_state::COOKIE_ECHOED];
+            unreplied || states.contains(&flow.state)
+        }
     }
 }
 
@@ -127,8 +130,8 @@ mod tests {
 
     #[test]
     fn an_established_connection_is_never_stale() {
-        for protocol in [TCP, SCTP] {
-            let established = Flow { state: 3, ..flow(protocol, SERVICE, GONE) };
+        for (protocol, state) in [(TCP, tcp_state::ESTABLISHED), (SCTP, sctp_state::ESTABLISHED)] {
+            let established = Flow { state, ..flow(protocol, SERVICE, GONE) };
             assert!(!stale(&established, &sweep()));
         }
     }
@@ -140,10 +143,13 @@ mod tests {
             assert!(stale(&tcp, &sweep()), "state {state}");
             assert!(!stale(&Flow { state, ..flow(TCP, SERVICE, SERVING) }, &sweep()));
         }
-        for protocol in [TCP, SCTP] {
-            assert!(stale(&Flow { status: 0, state: 3, ..flow(protocol, SERVICE, GONE) }, &sweep()));
+        for (protocol, state) in [(TCP, tcp_state::ESTABLISHED), (SCTP, sctp_state::ESTABLISHED)] {
+            assert!(stale(&Flow { status: 0, state, ..flow(protocol, SERVICE, GONE) }, &sweep()));
         }
-        assert!(stale(&Flow { state: sctp_state::CLOSED, ..flow(SCTP, SERVICE, GONE) }, &sweep()));
+        for state in [sctp_state::CLOSED, sctp_state::COOKIE_WAIT, sctp_state::COOKIE_ECHOED] {
+            assert!(stale(&Flow { state, ..flow(SCTP, SERVICE, GONE) }, &sweep()), "state {state}");
+            assert!(!stale(&Flow { state, ..flow(SCTP, SERVICE, SERVING) }, &sweep()));
+        }
     }
 
     #[test]

@@ -30,6 +30,12 @@ pub mod tcp_state {
 pub mod sctp_state {
     /// It was aborted, or has ended.
     pub const CLOSED: u8 = 1;
+    /// It was asked for.
+    pub const COOKIE_WAIT: u8 = 2;
+    /// The last packet but one of its making was seen.
+    pub const COOKIE_ECHOED: u8 = 3;
+    /// Both ends agreed.
+    pub const ESTABLISHED: u8 = 4;
 }
 
 /// `enum ip_conntrack_status`: bits of [`Flow::status`].
