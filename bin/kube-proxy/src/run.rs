@@ -36,7 +36,7 @@ use crate::node_ports;
 use crate::node_setup::{self, NodeFiles};
 use crate::objects;
 use crate::program;
-use crate::serve::{ListenerCounters, Served, SyncReporter};
+use crate::serve::{Checks, ListenerCounters, Served, SyncReporter};
 
 /// How long the own Node may take to get pod networks, where they are needed; as with the original.
 const POD_CIDR_WAIT: Duration = Duration::from_secs(300);
@@ -72,6 +72,7 @@ pub(crate) fn run(config: &Config, log: &observe::log::Handle) -> Result<()> {
         health: Arc::clone(&served.health),
         services: service_health,
         all_addresses: families.iter().copied().filter(|family| node_ports.takes_all(*family)).collect(),
+        checks: Checks::default(),
     };
     let sync = SyncThread {
         config: config.clone(),

@@ -1,5 +1,6 @@
 //! What the proxy tells about itself: metrics, health, and the servers that show them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -135,10 +136,42 @@ pub(crate) struct SyncReporter {
     pub(crate) services: ServiceHealth,
     /// The families in which node ports are on all addresses.
     pub(crate) all_addresses: Vec<Family>,
+    pub(crate) checks: Checks,
+}
+
+/// What is asked for at health check node ports, brought up to date at the cost of what has changed.
+#[derive(Default)]
+pub(crate) struct Checks {
+    of_services: BTreeMap<ObjectKey, Check>,
+    addresses: Vec<IpAddr>,
+    /// Services that have changed since the last update.
+    changed: BTreeSet<ObjectKey>,
+}
+
+impl Checks {
+    /// Whether anything is other than before.
+    fn update(&mut self, tracker: &Tracker, addresses: Vec<IpAddr>) -> bool {
+        let mut differs = self.addresses != addresses;
+        self.addresses = addresses;
+        for service in std::mem::take(&mut self.changed) {
+            let check = tracker.health_check_node_port(&service).map(|port| Check {
+                service: service.clone(),
+                port,
+                local_endpoints: tracker.local_ready_endpoints(&service),
+            });
+            differs |= self.of_services.get(&service) != check.as_ref();
+            match check {
+                Some(check) => self.of_services.insert(service, check),
+                None => self.of_services.remove(&service),
+            };
+        }
+        differs
+    }
 }
 
 impl Reporter for SyncReporter {
     fn changed(&mut self, changes: &Changes) {
+        self.checks.changed.extend(changes.services.iter().cloned());
         let pending = |changes: u64| i64::try_from(changes).unwrap_or(i64::MAX);
         self.metrics.service_changes.inc_by(changes.service_changes);
         self.metrics.service_changes_pending.inc_by(pending(changes.service_changes));
@@ -189,15 +222,13 @@ impl Reporter for SyncReporter {
     fn settled(&mut self, tracker: &Tracker, facts: &Facts) {
         self.metrics.service_changes_pending.set(0);
         self.metrics.endpoint_changes_pending.set(0);
-        let check = |(key, port): (&ObjectKey, u16)| Check {
-            service: key.clone(),
-            port,
-            local_endpoints: tracker.local_ready_endpoints(key),
-        };
         let not_covered = |address: &&IpAddr| !self.all_addresses.contains(&Family::of(**address));
         let mut addresses: Vec<_> = facts.node_port_addresses.iter().filter(not_covered).copied().collect();
         addresses.extend(self.all_addresses.iter().map(|family| any_address(*family)));
-        self.services.sync(tracker.health_check_node_ports().map(check).collect(), addresses);
+        if self.checks.update(tracker, addresses) {
+            self.services
+                .sync(self.checks.of_services.values().cloned().collect(), self.checks.addresses.clone());
+        }
     }
 }
 
@@ -231,6 +262,12 @@ fn seconds(moment: Moment) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
+    use model::{
+        Event, Kind, Policy, Protocol, Service, ServicePort, ServiceType, Slice, SliceEndpoint, SlicePort,
+        TrackerOptions,
+    };
     use relay::Counters;
 
     use super::*;
@@ -246,5 +283,81 @@ mod tests {
         counters.failed(Family::V4);
         assert_eq!(metrics.localhost_listeners.of(Family::V4).get(), 1);
         assert_eq!(metrics.localhost_listener_failures.of(Family::V4).get(), 2);
+    }
+
+    fn key(number: u8) -> ObjectKey {
+        ObjectKey::new("web", &format!("s{number}"))
+    }
+
+    /// A load balancer with external policy Local; with no port, policy Cluster.
+    fn balancer(number: u8, port: Option<u16>) -> Event {
+        Event::Service(Service {
+            key: key(number),
+            created: 0,
+            kind: ServiceType::LoadBalancer,
+            cluster_ips: vec![Ipv4Addr::new(203, 0, 113, number).into()],
+            external_ips: vec![],
+            load_balancer_ips: vec![],
+            ports: vec![ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port: None }],
+            internal_policy: Policy::Cluster,
+            external_policy: if port.is_some() { Policy::Local } else { Policy::Cluster },
+            affinity_seconds: None,
+            source_ranges: vec![],
+            health_check_node_port: port.and_then(NonZeroU16::new),
+        })
+    }
+
+    fn slice(number: u8, local: &[bool]) -> Event {
+        let endpoint = |(host, local): (u8, &bool)| SliceEndpoint {
+            address: Ipv4Addr::new(198, 51, 100, host).into(),
+            local: *local,
+            ready: true,
+            serving: true,
+            terminating: false,
+            hints: None,
+        };
+        Event::Slice(Slice {
+            key: key(number),
+            service: key(number),
+            family: Family::V4,
+            ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 }],
+            endpoints: (1..).zip(local).map(endpoint).collect(),
+            triggered: None,
+        })
+    }
+
+    #[test]
+    fn health_checks_are_told_when_they_change_and_only_services_that_changed_are_looked_at() {
+        let mut tracker = Tracker::new(TrackerOptions {
+            node_name: "n1".to_owned(),
+            families: vec![Family::V4],
+            allow_external_ips: true,
+        });
+        for kind in [Kind::Service, Kind::Slice, Kind::Node, Kind::ServiceCidr] {
+            tracker.apply(Event::Begin(kind));
+            tracker.apply(Event::End(kind));
+        }
+        let mut checks = Checks::default();
+        let anywhere = vec![any_address(Family::V4)];
+        for (event, looked_at, told, wanted) in [
+            (balancer(1, Some(32001)), 1, true, vec![(32001, 0)]),
+            (slice(1, &[true, false]), 1, true, vec![(32001, 1)]),
+            (balancer(2, Some(32002)), 1, true, vec![(32001, 1), (32002, 0)]),
+            (slice(1, &[true, false, false]), 1, false, vec![(32001, 1), (32002, 0)]),
+            (balancer(3, None), 1, false, vec![(32001, 1), (32002, 0)]),
+            (balancer(2, Some(32002)), 0, false, vec![(32001, 1), (32002, 0)]),
+            (balancer(2, Some(32003)), 1, true, vec![(32001, 1), (32003, 0)]),
+            (balancer(2, None), 1, true, vec![(32001, 1)]),
+            (Event::ServiceDeleted(key(1)), 1, true, vec![]),
+        ] {
+            tracker.apply(event.clone());
+            checks.changed.extend(tracker.take_changes().services);
+            assert_eq!(checks.changed.len(), looked_at, "{event:?}");
+            assert_eq!(checks.update(&tracker, anywhere.clone()), told, "{event:?}");
+            let now: Vec<_> =
+                checks.of_services.values().map(|check| (check.port, check.local_endpoints)).collect();
+            assert_eq!(now, wanted, "{event:?}");
+        }
+        assert!(checks.update(&tracker, vec![]), "the addresses changed");
     }
 }

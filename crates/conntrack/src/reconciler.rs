@@ -93,11 +93,11 @@ impl Reconciler {
             Family::V4 => IPV4,
             Family::V6 => IPV6,
         };
-        let mut stale = BTreeMap::new();
+        let mut stale = Flows::default();
         for filter in filters(&sweep.suspects) {
             let collect = |flow: &Flow| {
                 if is_stale(flow, &sweep, &node_addresses) {
-                    stale.insert(flow.id, *flow);
+                    stale.add(flow);
                 }
             };
             conntrack::list(&mut self.flows, number, &filter, collect).map_err(Failure::Listing)?;
@@ -107,7 +107,7 @@ impl Reconciler {
             sweep.servers.extend(news.servers.iter().map(|(site, servers)| (*site, servers.clone())));
         }
         let mut deleted = 0;
-        for flow in stale.values().filter(|flow| is_stale(flow, &sweep, &node_addresses)) {
+        for flow in stale.0.values().filter(|flow| is_stale(flow, &sweep, &node_addresses)) {
             let now = self.look_again(flow)?;
             if !now.is_some_and(|now| is_stale(&now, &sweep, &node_addresses)) {
                 continue;
@@ -138,6 +138,16 @@ impl Reconciler {
                 Ok(addresses.iter().map(|address| address.net.addr()).collect())
             }
         }
+    }
+}
+
+/// Flows, each once. The kernel's ids are hashes: of 200,000 flows some have the id of another (seen on 6.18).
+#[derive(Default)]
+struct Flows(BTreeMap<(u8, SocketAddr, SocketAddr), Flow>);
+
+impl Flows {
+    fn add(&mut self, flow: &Flow) {
+        self.0.insert((flow.protocol, flow.original.source, flow.original.destination), *flow);
     }
 }
 
@@ -258,6 +268,8 @@ fn advice(error: &socket::Error) -> &'static str {
 mod tests {
     use std::collections::HashMap;
 
+    use netlink::conntrack::Tuple;
+
     use super::*;
 
     #[test]
@@ -282,5 +294,21 @@ mod tests {
             waiting.add(order(busy, Suspects::All));
             assert_eq!(waiting.take().map(|sweep| sweep.family), Some(busy), "news is no order");
         }
+    }
+
+    #[test]
+    fn two_flows_with_one_id_are_two_and_one_that_is_listed_twice_is_one() {
+        let flow = |client_port| {
+            let client = SocketAddr::from(([192, 0, 2, 1], client_port));
+            let server = SocketAddr::from(([198, 51, 100, 1], 53));
+            let original = Tuple { source: client, destination: server };
+            let reply = Tuple { source: server, destination: client };
+            Flow { protocol: UDP, original, reply, status: 0, state: 0, id: 1 }
+        };
+        let mut flows = Flows::default();
+        for client_port in [1, 2, 1] {
+            flows.add(&flow(client_port));
+        }
+        assert_eq!(flows.0.into_values().collect::<Vec<_>>(), [flow(1), flow(2)]);
     }
 }

@@ -408,15 +408,15 @@ impl<R: Reporter> SyncLoop<R> {
             self.distribute();
         }
         for family in self.planes.iter().map(|plane| plane.backend.family()) {
-            let own = tasks.visit.iter().filter(|one| Family::of(one.endpoint.address) == family);
-            let (mut servers, mut endpoints) = (Servers::new(), BTreeSet::new());
-            for departure in own {
-                add_servers(&mut servers, &self.tracker, &departure.service, family);
-                endpoints.insert((departure.protocol, departure.endpoint));
+            let own = || tasks.visit.iter().filter(|one| Family::of(one.endpoint.address) == family);
+            let mut servers = Servers::new();
+            for service in own().map(|one| &one.service).collect::<BTreeSet<_>>() {
+                add_servers(&mut servers, &self.tracker, service, family);
             }
-            if !endpoints.is_empty() {
-                let suspects = Suspects::Some { endpoints, sites: BTreeSet::new() };
-                self.order(family, suspects, servers);
+            // where no site is left there is nothing by which a flow could be stale
+            if !servers.is_empty() {
+                let endpoints = own().map(|one| (one.protocol, one.endpoint)).collect();
+                self.order(family, Suspects::Some { endpoints, sites: BTreeSet::new() }, servers);
             }
         }
     }

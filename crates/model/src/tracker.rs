@@ -96,7 +96,6 @@ pub struct Tracker {
     zone_lists: ZoneLists,
     claims: Claims,
     departures: Departures,
-    health_checked: BTreeSet<ObjectKey>,
     node: Option<Node>,
     node_epoch: u32,
     service_cidrs: BTreeMap<Box<str>, (Box<[IpNet]>, u32)>,
@@ -124,7 +123,6 @@ impl Tracker {
             zone_lists: ZoneLists::default(),
             claims: Claims::default(),
             departures: Departures::default(),
-            health_checked: BTreeSet::new(),
             node: None,
             node_epoch: 0,
             service_cidrs: BTreeMap::new(),
@@ -217,11 +215,6 @@ impl Tracker {
         self.claims.replace(&old, &new, &mut self.dirty);
         if spec.is_none() {
             self.departures.forget_service(key);
-        }
-        if spec.as_ref().is_some_and(|spec| spec.health_check_node_port.is_some()) {
-            self.health_checked.insert(key.clone());
-        } else {
-            self.health_checked.remove(key);
         }
         let before = std::mem::replace(&mut entry.spec, spec);
         let (before, after) = (named(before.as_ref(), &old), named(entry.spec.as_ref(), &new));
@@ -485,11 +478,8 @@ impl Tracker {
         counts.max().unwrap_or(0)
     }
 
-    /// Services whose health is checked at a port of the node: load balancers with external policy Local.
-    pub fn health_check_node_ports(&self) -> impl Iterator<Item = (&ObjectKey, u16)> {
-        self.health_checked.iter().filter_map(|key| {
-            let port = self.services.get(key)?.spec.as_ref()?.health_check_node_port?;
-            Some((key, port.get()))
-        })
+    /// The port of the node at which the service's health is checked: that of a load balancer with external policy Local.
+    pub fn health_check_node_port(&self, key: &ObjectKey) -> Option<u16> {
+        Some(self.services.get(key)?.spec.as_ref()?.health_check_node_port?.get())
     }
 }

@@ -267,10 +267,10 @@ struct Meaning {
 }
 
 fn meanings(world: &World) -> BTreeMap<ObjectKey, Meaning> {
-    let checks: BTreeMap<_, _> = world.0.health_check_node_ports().collect();
     let meaning = |number| {
         let key = key(&format!("s{number}"));
-        let health = checks.get(&key).map(|port| (*port, world.0.local_ready_endpoints(&key)));
+        let port = world.0.health_check_node_port(&key);
+        let health = port.map(|port| (port, world.0.local_ready_endpoints(&key)));
         let (v4, v6) = (world.0.resolve(&key, Family::V4), world.0.resolve(&key, Family::V6));
         (key, Meaning { v4, v6, health })
     };

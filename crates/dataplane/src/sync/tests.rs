@@ -453,6 +453,23 @@ fn flows_to_a_removed_endpoint_are_looked_at_again_and_its_service_is_written_wh
 }
 
 #[test]
+fn flows_of_a_service_that_is_gone_are_not_looked_at_again() {
+    let mut bench = Bench::synced();
+    bench.tell([slice("x", &[1, 2])]);
+    bench.calls();
+    bench.tell([slice("x", &[2])]);
+    bench.calls();
+    bench.tell([Event::ServiceDeleted(key("a"))]);
+    bench.calls();
+    bench.orders();
+    for _ in 0..100 {
+        bench.pass(SECOND);
+        bench.calls();
+        assert_eq!(bench.orders(), []);
+    }
+}
+
+#[test]
 fn connections_to_an_endpoint_that_leaves_again_have_the_same_time_as_the_first_time() {
     let mut bench = Bench::synced();
     let resets_at = |bench: &Bench| {
