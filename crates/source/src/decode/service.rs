@@ -14,6 +14,9 @@ use crate::wire::{self, Meta, ServiceSpec, Text, text};
 const AFFINITY_DEFAULT: u32 = 10_800;
 const AFFINITY_MAX: u32 = 86_400;
 
+/// Where a load balancer's addresses are.
+const INGRESS: &str = "status.loadBalancer.ingress";
+
 impl<'a> Object<'a> for wire::Service<'a> {
     const KIND: &'static str = "Service";
 
@@ -49,14 +52,16 @@ fn served(raw: &wire::Service<'_>, key: &ObjectKey, faults: &mut Vec<Fault>) -> 
     let health_check_node_port = (kind == ServiceType::LoadBalancer && external_policy == Policy::Local)
         .then(|| health_check_node_port(spec, faults))
         .flatten();
+    let external_ips = hosts(spec.external_ips.as_deref(), address::is_reachable, "spec.externalIPs", faults);
+    let load_balancer_ips = load_balancer_ips(raw, faults);
     Some(Service {
         key: key.clone(),
         created: seconds(raw.metadata.creation_timestamp.as_ref()),
         kind,
-        cluster_ips,
         ports: ports(spec, faults),
-        external_ips: hosts(spec.external_ips.as_deref(), address::is_reachable, "spec.externalIPs", faults),
-        load_balancer_ips: load_balancer_ips(raw, faults),
+        external_ips: of_families(external_ips, &cluster_ips, "spec.externalIPs", faults),
+        load_balancer_ips: of_families(load_balancer_ips, &cluster_ips, INGRESS, faults),
+        cluster_ips,
         source_ranges: nets(
             spec.load_balancer_source_ranges.as_deref(),
             "spec.loadBalancerSourceRanges",
@@ -130,6 +135,23 @@ fn hosts(
     hosts
 }
 
+/// The addresses of those families in which the service has a cluster IP.
+fn of_families(
+    addresses: Vec<IpAddr>,
+    cluster_ips: &[IpAddr],
+    field: &str,
+    faults: &mut Vec<Fault>,
+) -> Vec<IpAddr> {
+    let is_served = |address: &IpAddr| cluster_ips.iter().any(|own| Family::of(*own) == Family::of(*address));
+    let (served, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(is_served);
+    if !others.is_empty() {
+        let others: Vec<_> = others.iter().map(ToString::to_string).collect();
+        let problem = "of a family in which the service has no cluster IP; left out";
+        faults.push(Fault::new(field, format!("{} {problem}", others.join(", "))));
+    }
+    served
+}
+
 /// Ingress addresses that the proxy has to serve: `ipMode` unset or `VIP` (KEP-1860).
 fn load_balancer_ips(raw: &wire::Service<'_>, faults: &mut Vec<Fault>) -> Vec<IpAddr> {
     let balancer = raw.status.as_ref().and_then(|status| status.load_balancer.as_ref());
@@ -139,7 +161,7 @@ fn load_balancer_ips(raw: &wire::Service<'_>, faults: &mut Vec<Fault>) -> Vec<Ip
         .filter(|ingress| matches!(text(ingress.ip_mode.as_ref()), "" | "VIP"))
         .map(|ingress| ingress.ip.clone().unwrap_or_default())
         .collect();
-    hosts(Some(&vips), address::is_host, "status.loadBalancer.ingress", faults)
+    hosts(Some(&vips), address::is_host, INGRESS, faults)
 }
 
 fn ports(spec: &ServiceSpec<'_>, faults: &mut Vec<Fault>) -> Vec<ServicePort> {

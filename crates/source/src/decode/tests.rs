@@ -106,8 +106,10 @@ fn cluster_ips_are_one_a_family() {
 
 #[test]
 fn bad_addresses_are_left_out_and_named() {
-    let (service, faults) =
-        service(json!({"externalIPs": ["192.0.2.x", "198.051.100.7", "0.0.0.0", "2001:db8::7"]}));
+    let (service, faults) = service(json!({
+        "clusterIPs": ["192.0.2.10", "2001:db8::10"],
+        "externalIPs": ["192.0.2.x", "198.051.100.7", "0.0.0.0", "2001:db8::7"],
+    }));
     assert_eq!(texts(&service.external_ips), ["198.51.100.7", "2001:db8::7"]);
     assert_eq!(
         faults,
@@ -380,6 +382,27 @@ fn a_node_has_internal_addresses_first() {
     };
     assert_eq!((event, faults.len()), (Some(Event::Node(expected)), 0));
     assert_eq!(decode(Kind::Node, &json!({"metadata": {"name": "node-2"}})), (None, vec![]));
+}
+
+#[test]
+fn addresses_of_a_family_without_a_cluster_ip_are_left_out_with_one_word_for_each_field() {
+    let mut object = service_object(json!({
+        "type": "LoadBalancer",
+        "externalIPs": ["2001:db8:d::1", "203.0.113.1", "2001:db8:d::2"],
+    }));
+    object["status"] = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.2"}, {"ip": "2001:db8:d::3"}]}});
+    let (event, faults) = decode(Kind::Service, &object);
+    let Some(Event::Service(service)) = event else { panic!("not served") };
+    assert_eq!(texts(&service.external_ips), ["203.0.113.1"]);
+    assert_eq!(texts(&service.load_balancer_ips), ["203.0.113.2"]);
+    let problem = "of a family in which the service has no cluster IP; left out";
+    assert_eq!(
+        faults,
+        [
+            format!("spec.externalIPs: 2001:db8:d::1, 2001:db8:d::2 {problem}"),
+            format!("status.loadBalancer.ingress: 2001:db8:d::3 {problem}"),
+        ]
+    );
 }
 
 #[test]
