@@ -7,6 +7,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::thread;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -57,8 +58,9 @@ const IFF_UP: u32 = 1;
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// How often a listing that was disturbed by a change is asked for again.
-const LISTINGS: usize = 5;
+/// The first pause before a listing that was disturbed by a change is asked for again; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
 /// A request the kernel refused, with what was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -302,6 +304,7 @@ impl Handle {
         self.socket.request(kind, flags, header, body).map_err(|source| Error { doing, source })
     }
 
+    /// Lists until no change disturbs it: changes as fast as that end before long.
     fn list<T>(
         &mut self,
         doing: &str,
@@ -309,13 +312,16 @@ impl Handle {
         header: &[u8],
         read: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<Vec<T>, Error> {
-        let mut tries = 1;
+        let mut pause = FIRST_PAUSE;
         loop {
             let mut found = Vec::new();
             let each = |message: Message<'_>| found.extend(read(message.payload));
             match self.socket.dump(kind, message::DUMP, header, |_| (), each) {
                 Ok(()) => return Ok(found),
-                Err(socket::Error::Interrupted) if tries < LISTINGS => tries += 1,
+                Err(socket::Error::Interrupted) => {
+                    thread::sleep(pause);
+                    pause = (2 * pause).min(LONGEST_PAUSE);
+                }
                 Err(source) => return Err(Error { doing: doing.to_owned(), source }),
             }
         }

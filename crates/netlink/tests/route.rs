@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::thread;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use kube_proxy_netlink::namespace::Namespace;
 use kube_proxy_netlink::route::{AddressEvent, AddressMonitor, Handle, Scope};
 
-fn net(text: &str) -> ipnet::IpNet {
+fn net(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -111,6 +113,35 @@ fn packets_pass_a_bridge_between_two_namespaces() {
         let (length, from) = server.recv_from(&mut buffer).unwrap();
         assert_eq!((&buffer[..length], from.port()), (&b"hello"[..], client));
     }
+}
+
+#[test]
+fn addresses_are_listed_while_others_come_as_fast_as_can_be() {
+    const NEWCOMERS: u16 = 5_000;
+    alone(|handle| {
+        // so many that a listing takes several messages
+        for number in 0..200 {
+            let bridge = format!("br{number}");
+            handle.add_bridge(&bridge).unwrap();
+            handle.set_up(&bridge).unwrap();
+        }
+        let mut other = Handle::open().unwrap();
+        let add_newcomers = || {
+            for number in 0..NEWCOMERS {
+                let [high, low] = number.to_be_bytes();
+                other.add_address("br1", IpNet::from(IpAddr::from([198, 51, high, low]))).unwrap();
+            }
+        };
+        thread::scope(|scope| {
+            let adding = scope.spawn(add_newcomers);
+            while !adding.is_finished() {
+                handle.addresses().unwrap();
+            }
+        });
+        let newcomers = handle.addresses().unwrap().into_iter().filter(|address| address.interface == "br1");
+        let newcomers = newcomers.filter(|address| address.net.addr().is_ipv4()).count();
+        assert_eq!(newcomers, usize::from(NEWCOMERS));
+    });
 }
 
 #[test]
