@@ -236,7 +236,8 @@ pub fn look_again(socket: &mut Socket, flow: &Flow) -> Result<Option<Flow>, Erro
         |writer| write_tuple(writer, attr::TUPLE_ORIGINAL, flow.protocol, &flow.original),
         |message| found = message.payload.get(4..).and_then(read),
     );
-    Ok(was_there(outcome)?.then_some(found).flatten().filter(|found| found.id == flow.id))
+    was_there(outcome)?;
+    Ok(found.filter(|found| found.id == flow.id))
 }
 
 /// Deletes the flow, and no other that came into its place. Returns whether it was still there.

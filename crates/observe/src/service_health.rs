@@ -1,8 +1,8 @@
 //! The health check node ports of services with `externalTrafficPolicy: Local`: load balancers ask there whether
 //! this node has endpoints of the service.
 //!
-//! In: from a plain thread, after a sync that changed it, all services that have such a port and how many endpoints they have
-//! here ([`ServiceHealth::sync`]). Out: a small HTTP server for each, which answers every path with 200 when there
+//! In: from a plain thread, after a sync that changed it, all services that have such a port and how many endpoints they
+//! have here ([`ServiceHealth::sync`]). Out: a small HTTP server for each, which answers every path with 200 when there
 //! are local endpoints and the proxy is healthy, else with 503. Only the last word counts, so a thread that tells
 //! faster than ports can be opened fills no queue.
 
