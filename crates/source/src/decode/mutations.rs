@@ -1,16 +1,17 @@
-//! 100,000 random mutations of valid objects: none makes decoding panic, none changes what another service means, what is left
-//! out is told once for each field, and what is not is such as a data plane can write.
+//! 100,000 random mutations of valid objects: none makes decoding panic, the fast and the slow way of it agree, none changes
+//! what another service means, what is left out is told once for each field, and what is not is such as a data plane can write.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use model::{Event, Family, Frontend, Kind, ObjectKey, ResolvedService, Tracker, TrackerOptions};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use serde_json::{Value, json};
 
-use super::value;
+use super::{Decoder, value};
+use crate::Counters;
 use crate::address::{is_host, is_reachable};
 
 const ROUNDS: u32 = 100_000;
@@ -92,6 +93,26 @@ enum Mutation {
     Grows(&'static str),
 }
 
+/// Any JSON, small.
+fn json_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (-70_000i64..70_000).prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[ -~é]{0,12}".prop_map(Value::from),
+        "[0-9]{1,3}(\\.[0-9]{1,4}){3}(/[0-9]{1,3})?".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            proptest::collection::hash_map("[a-z]{1,4}", inner, 0..3)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
 fn odd_value() -> impl Strategy<Value = Value> {
     const TEXTS: [&str; 36] = [
         "",
@@ -136,7 +157,7 @@ fn odd_value() -> impl Strategy<Value = Value> {
     prop_oneof![
         6 => select(&TEXTS[..]).prop_map(Value::from),
         3 => select(&NUMBERS[..]).prop_map(Value::from),
-        1 => any::<f64>().prop_map(Value::from),
+        2 => json_value(),
         1 => (60usize..70).prop_map(|length| "a".repeat(length).into()),
         3 => select(vec![Value::Null, true.into(), false.into(), json!([]), json!({}), json!([null]), "x".repeat(5000).into(), deep]),
     ]
@@ -151,7 +172,7 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// The paths of all values but the outermost.
+/// The paths of all values within this one.
 fn paths(object: &Value, to: &str, paths: &mut Vec<String>) {
     let mut inner = |name: &str, value: &Value| {
         let path = format!("{to}/{}", name.replace('~', "~0").replace('/', "~1"));
@@ -166,13 +187,15 @@ fn paths(object: &Value, to: &str, paths: &mut Vec<String>) {
 }
 
 fn mutate(object: &mut Value, at: Index, mutation: &Mutation) {
-    let mut all = Vec::new();
+    let mut all = vec![String::new()];
     paths(object, "", &mut all);
-    if all.is_empty() {
-        return;
-    }
     let path = at.get(&all);
-    let Some((parent, name)) = path.rsplit_once('/') else { return };
+    let Some((parent, name)) = path.rsplit_once('/') else {
+        if let Mutation::Becomes(new) = mutation {
+            object.clone_from(new);
+        }
+        return;
+    };
     let name = name.replace("~1", "/").replace("~0", "~");
     match (mutation, object.pointer_mut(parent)) {
         (Mutation::Becomes(new), Some(parent)) => match parent {
@@ -251,6 +274,10 @@ proptest! {
         }
         let mut faults = Vec::new();
         let event = value(kind, &object, NODE, &mut faults);
+        let counters = Arc::new(Counters::default());
+        let fast = Decoder::new(kind, NODE, counters.clone()).item(object.to_string().as_bytes());
+        prop_assert_eq!(&fast, &event, "the fast and the slow way of decoding must agree");
+        prop_assert_eq!(counters.malformed(), u64::from(!faults.is_empty()));
         let fields: BTreeSet<_> = faults.iter().map(|fault| &fault.field).collect();
         prop_assert_eq!(fields.len(), faults.len(), "one warning for each field: {:?}", faults);
         if event.is_none() && kind != Kind::Node {

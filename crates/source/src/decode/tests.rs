@@ -459,58 +459,7 @@ fn errors_bookmarks_and_torn_lines_are_told_apart() {
     assert_eq!(version, "12");
 }
 
-/// Any JSON, small.
-fn json_value() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
-        Just(Value::Null),
-        any::<bool>().prop_map(Value::from),
-        any::<i64>().prop_map(Value::from),
-        (-70_000i64..70_000).prop_map(Value::from),
-        any::<f64>().prop_map(Value::from),
-        "[ -~é]{0,12}".prop_map(Value::from),
-        "[0-9]{1,3}(\\.[0-9]{1,4}){3}(/[0-9]{1,3})?".prop_map(Value::from),
-    ];
-    leaf.prop_recursive(2, 8, 3, |inner| {
-        prop_oneof![
-            proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
-            proptest::collection::hash_map("[a-z]{1,4}", inner, 0..3)
-                .prop_map(|map| Value::Object(map.into_iter().collect())),
-        ]
-    })
-}
-
-/// Puts `new` in place of the `at`-th value in `object`, counted from the root.
-fn mutate(object: &mut Value, at: &mut usize, new: &Value) {
-    if *at == 0 {
-        object.clone_from(new);
-    }
-    *at = at.wrapping_sub(1);
-    match object {
-        Value::Array(list) => list.iter_mut().for_each(|inner| mutate(inner, at, new)),
-        Value::Object(map) => map.values_mut().for_each(|inner| mutate(inner, at, new)),
-        _ => {}
-    }
-}
-
 proptest! {
-    #[test]
-    fn any_mutation_of_an_object_is_taken_calmly(at in 0usize..24, new in json_value(), second in 0usize..24, other in json_value()) {
-        let full = service_object(json!({
-            "type": "LoadBalancer", "externalIPs": ["192.0.2.1"], "sessionAffinity": "ClientIP",
-            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}, "loadBalancerSourceRanges": ["192.0.2.0/24"],
-        }));
-        let slice = slice_object(json!({"endpoints": [{"addresses": ["192.0.2.1"], "hints": {"forZones": [{"name": "a"}]}}]}));
-        for (kind, mut object) in [(Kind::Service, full), (Kind::Slice, slice)] {
-            mutate(&mut object, &mut at.clone(), &new);
-            mutate(&mut object, &mut second.clone(), &other);
-            let (mut decoder, counters) = decoder(kind);
-            let fast = decoder.item(object.to_string().as_bytes());
-            let (slow, faults) = decode(kind, &object);
-            prop_assert_eq!(fast, slow, "the fast and the slow way of decoding must agree");
-            prop_assert_eq!(counters.malformed(), u64::from(!faults.is_empty()));
-        }
-    }
-
     #[test]
     fn any_bytes_are_taken_calmly(bytes in proptest::collection::vec(any::<u8>(), 0..64), cut in 0usize..300) {
         let (mut decoder, _) = decoder(Kind::Slice);
