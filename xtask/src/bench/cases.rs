@@ -168,10 +168,10 @@ fn measure_changes(
 
 fn endpoint_change(scene: &Scene, cluster: Cluster, effort: Effort) -> Result<(f64, Value)> {
     let pattern = Pattern { command: "endpoint", gap: GAP };
-    let numbers: Vec<_> = scattered(cluster.services, cluster.services)
-        .filter(|number| cluster.is_written(*number))
-        .take(effort.changes + effort.quiet_changes)
-        .collect();
+    let services = scattered(cluster.services, cluster.services);
+    let written: Vec<_> = services.filter(|number| cluster.is_written(*number)).collect();
+    let changes = effort.changes + effort.quiet_changes;
+    let numbers: Vec<_> = written.into_iter().cycle().take(changes).collect();
     let (at_once, after_quiet) = numbers.split_at(effort.changes);
     measure_changes(scene, pattern, at_once.iter().copied(), after_quiet.iter().copied())
 }
