@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,10 @@ use crate::judge::{is_stale, protocol_number};
 /// Of more suspects than this all flows are listed at once: the kernel walks its whole table for each, and a processor can do
 /// nothing else for the network meanwhile.
 const SINGLE_LISTINGS: usize = 2;
-/// The pause after a sweep is this many times as long as the sweep, so that many removals in a row cost a part of one
-/// processor and no more.
-const PAUSE: u32 = 2;
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// Changes come in groups, and a walk that began with the first would hold a processor while the others are written.
+const GATHERING: Duration = Duration::from_millis(5);
+/// What failed is tried again after this time, or with the next order.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A sweep that is done.
 #[derive(Clone, Copy, Debug)]
@@ -54,29 +54,44 @@ impl Reconciler {
     /// Carries out what is ordered until nobody can order any more. Orders that wait are carried out together.
     pub fn run(mut self, orders: &Receiver<Sweep>, mut done: impl FnMut(Swept)) {
         let mut waiting = Waiting::default();
-        while let Ok(order) = orders.recv() {
-            waiting.add(order);
-            waiting.add_all(orders);
-            while let Some(sweep) = waiting.take() {
-                let (family, start) = (sweep.family, Instant::now());
-                let outcome = self.sweep(sweep, orders, &mut waiting);
-                let duration = start.elapsed();
-                match outcome {
-                    Ok(deleted) => {
-                        tracing::debug!(v = 4, %family, deleted, "Looked for stale flows");
-                        done(Swept { family, duration, deleted });
-                        self.fails = false;
-                    }
-                    Err(error) => {
-                        if !std::mem::replace(&mut self.fails, true) {
-                            tracing::error!(%family, "Stale flows may be left in connection tracking: {error}");
-                        }
-                    }
+        loop {
+            let patience = if waiting.has_suspects() { RETRY } else { Duration::MAX };
+            match orders.recv_timeout(patience) {
+                Ok(order) => {
+                    waiting.add(order);
+                    thread::sleep(GATHERING);
                 }
-                thread::sleep((PAUSE * duration).min(LONGEST_PAUSE));
-                waiting.add_all(orders);
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.carry_out(&mut waiting, orders, &mut done);
             waiting.forget_news();
+        }
+    }
+
+    /// Until nothing waits, or something fails, which is left waiting.
+    fn carry_out(&mut self, waiting: &mut Waiting, orders: &Receiver<Sweep>, done: &mut impl FnMut(Swept)) {
+        waiting.add_all(orders);
+        while let Some(mut sweep) = waiting.take() {
+            let (family, start) = (sweep.family, Instant::now());
+            match self.sweep(&mut sweep, orders, waiting) {
+                Ok(deleted) => {
+                    let duration = start.elapsed();
+                    tracing::debug!(v = 4, %family, deleted, "Looked for stale flows");
+                    done(Swept { family, duration, deleted });
+                    self.fails = false;
+                    // many removals in a row cost half of one processor and no more
+                    thread::sleep(duration);
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut self.fails, true) {
+                        tracing::error!(%family, "Stale flows may be left in connection tracking; they are looked for again: {error}");
+                    }
+                    waiting.put_back(sweep);
+                    return;
+                }
+            }
+            waiting.add_all(orders);
         }
     }
 
@@ -84,11 +99,11 @@ impl Reconciler {
     /// since the sweep was ordered are not stale.
     fn sweep(
         &mut self,
-        mut sweep: Sweep,
+        sweep: &mut Sweep,
         orders: &Receiver<Sweep>,
         waiting: &mut Waiting,
     ) -> Result<usize, Failure> {
-        let node_addresses = self.node_addresses(&sweep)?;
+        let node_addresses = self.node_addresses(sweep)?;
         let number = match sweep.family {
             Family::V4 => IPV4,
             Family::V6 => IPV6,
@@ -96,7 +111,7 @@ impl Reconciler {
         let mut stale = Flows::default();
         for filter in filters(&sweep.suspects) {
             let collect = |flow: &Flow| {
-                if is_stale(flow, &sweep, &node_addresses) {
+                if is_stale(flow, sweep, &node_addresses) {
                     stale.add(flow);
                 }
             };
@@ -106,26 +121,29 @@ impl Reconciler {
         if let Some(news) = waiting.of(sweep.family) {
             sweep.servers.extend(news.servers.iter().map(|(site, servers)| (*site, servers.clone())));
         }
-        let mut deleted = 0;
-        for flow in stale.0.values().filter(|flow| is_stale(flow, &sweep, &node_addresses)) {
-            let now = self.look_again(flow)?;
-            if !now.is_some_and(|now| is_stale(&now, &sweep, &node_addresses)) {
-                continue;
+        let is_stale = |flow: &Flow| is_stale(flow, sweep, &node_addresses);
+        let (mut deleted, mut outcome) = (0, Ok(()));
+        for flow in stale.0.values().filter(|flow| is_stale(flow)) {
+            match self.delete(flow, is_stale) {
+                Ok(was_there) => deleted += usize::from(was_there),
+                Err(failure) => outcome = Err(failure),
             }
-            let was_there = conntrack::delete(&mut self.flows, flow)
-                .map_err(|error| Failure::Single("deleting", Box::new(*flow), error))?;
-            deleted += usize::from(was_there);
         }
-        Ok(deleted)
+        outcome.map(|()| deleted)
     }
 
-    /// A connection that was being made when it was listed may have come about meanwhile.
-    fn look_again(&mut self, flow: &Flow) -> Result<Option<Flow>, Failure> {
-        if flow.protocol == UDP {
-            return Ok(Some(*flow));
+    /// Whether there was something to delete. A connection that was being made when it was listed may have come about
+    /// meanwhile.
+    fn delete(&mut self, flow: &Flow, is_stale: impl Fn(&Flow) -> bool) -> Result<bool, Failure> {
+        if flow.protocol != UDP {
+            let now = conntrack::look_again(&mut self.flows, flow)
+                .map_err(|error| Failure::Single("looking again at", Box::new(*flow), error))?;
+            if !now.is_some_and(|now| is_stale(&now)) {
+                return Ok(false);
+            }
         }
-        conntrack::look_again(&mut self.flows, flow)
-            .map_err(|error| Failure::Single("looking again at", Box::new(*flow), error))
+        conntrack::delete(&mut self.flows, flow)
+            .map_err(|error| Failure::Single("deleting", Box::new(*flow), error))
     }
 
     fn node_addresses(&mut self, sweep: &Sweep) -> Result<HashSet<IpAddr>, Failure> {
@@ -223,9 +241,21 @@ impl Waiting {
         self.orders.remove(&family)
     }
 
+    /// What could not be done now.
+    fn put_back(&mut self, mut sweep: Sweep) {
+        if let Some(later) = self.orders.remove(&sweep.family) {
+            sweep.extend(later);
+        }
+        self.orders.insert(sweep.family, sweep);
+    }
+
+    fn has_suspects(&self) -> bool {
+        self.orders.values().any(|sweep| !sweep.suspects.are_none())
+    }
+
     /// What was told without an order matters to sweeps that were going on.
     fn forget_news(&mut self) {
-        self.orders.clear();
+        self.orders.retain(|_, sweep| !sweep.suspects.are_none());
     }
 }
 
@@ -267,10 +297,67 @@ fn advice(error: &socket::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::sync::mpsc::channel;
 
-    use netlink::conntrack::Tuple;
+    use model::{Endpoint, Site};
+    use netlink::conntrack::{Tuple, status};
+    use netlink::namespace::Namespace;
 
     use super::*;
+
+    fn datagrams_to(service: SocketAddr, client_port: u16) -> Flow {
+        let client = SocketAddr::from(([192, 0, 2, 1], client_port));
+        let server = SocketAddr::from(([198, 51, 100, 1], 5353));
+        let original = Tuple { source: client, destination: service };
+        let reply = Tuple { source: server, destination: client };
+        Flow { protocol: UDP, original, reply, status: status::SEEN_REPLY, state: 0, id: 0 }
+    }
+
+    /// The endpoint of those datagrams left.
+    fn departure(service: SocketAddr) -> Sweep {
+        let site =
+            Site { place: Place::Address(service.ip()), protocol: Protocol::Udp, port: service.port() };
+        let endpoint = Endpoint { address: [198, 51, 100, 1].into(), port: 5353 };
+        Sweep {
+            family: Family::V4,
+            suspects: Suspects::Some {
+                endpoints: [(Protocol::Udp, endpoint)].into(),
+                sites: BTreeSet::new(),
+            },
+            servers: [(site, Some([].into()))].into(),
+            node_port_addresses: None,
+            service_cidrs: [].into(),
+        }
+    }
+
+    #[test]
+    fn what_failed_is_done_later_together_with_what_was_ordered_meanwhile() {
+        let services = ["203.0.113.1:53", "203.0.113.2:53"].map(|service| service.parse().unwrap());
+        let namespace = Namespace::new().expect("namespace tests need root");
+        let run = namespace.run(|| {
+            let (sender, orders) = channel();
+            let mut flows = Socket::open(socket::NETFILTER).unwrap();
+            for (service, client_port) in services.into_iter().zip(1..) {
+                let flow = datagrams_to(service, client_port);
+                conntrack::insert(&mut flows, &flow, Duration::from_secs(600)).unwrap();
+            }
+            let mut reconciler = Reconciler::open().unwrap();
+            reconciler.flows = Socket::open(socket::ROUTE).unwrap(); // which refuses what it does not know
+            let (mut waiting, mut deleted) = (Waiting::default(), Vec::new());
+            for service in services {
+                sender.send(departure(service)).unwrap();
+                reconciler.carry_out(&mut waiting, &orders, &mut |swept| deleted.push(swept.deleted));
+                waiting.forget_news();
+            }
+            assert_eq!(deleted, []);
+            assert!(waiting.has_suspects());
+            reconciler.flows = flows;
+            reconciler.carry_out(&mut waiting, &orders, &mut |swept| deleted.push(swept.deleted));
+            assert_eq!(deleted, [2]);
+            assert!(!waiting.has_suspects());
+        });
+        run.unwrap();
+    }
 
     #[test]
     fn families_take_turns_however_many_orders_there_are_for_one() {
@@ -298,13 +385,7 @@ mod tests {
 
     #[test]
     fn two_flows_with_one_id_are_two_and_one_that_is_listed_twice_is_one() {
-        let flow = |client_port| {
-            let client = SocketAddr::from(([192, 0, 2, 1], client_port));
-            let server = SocketAddr::from(([198, 51, 100, 1], 53));
-            let original = Tuple { source: client, destination: server };
-            let reply = Tuple { source: server, destination: client };
-            Flow { protocol: UDP, original, reply, status: 0, state: 0, id: 1 }
-        };
+        let flow = |client_port| datagrams_to(SocketAddr::from(([203, 0, 113, 1], 53)), client_port);
         let mut flows = Flows::default();
         for client_port in [1, 2, 1] {
             flows.add(&flow(client_port));
