@@ -20,6 +20,8 @@ const CHANGE: Duration = Duration::from_secs(30);
 const GAP: Duration = Duration::from_millis(20);
 /// The same for a new service, which is two events.
 const CREATE_GAP: Duration = Duration::from_millis(50);
+/// The proxy leaves processors to others after it has looked through many flows; one removal does not wait for another.
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(250);
 
 /// A quiet time: longer than the usual shortest time between syncs.
 const QUIET: Duration = Duration::from_secs(2);
@@ -225,6 +227,7 @@ fn removals(scene: &Scene, cluster: Cluster, services: &[usize]) -> Result<(Vec<
         let (at, _) =
             last.with_context(|| format!("endpoint {number}: nothing was written within {CHANGE:?}"))?;
         lags.push(seconds_between(sent, at) * 1000.0);
+        thread::sleep(BETWEEN_REMOVALS);
         let left = scene.tracked(&Filter::To(UDP, Some(frontend.ip()), frontend.port()))?;
         ensure!(left == 0, "endpoint {number}: {left} stale flows are left");
     }
