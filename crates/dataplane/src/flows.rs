@@ -73,13 +73,15 @@ impl Sweep {
     }
 }
 
-/// An endpoint that comes back within this time was never gone: when one moves from one slice to another it can be in
-/// neither for a moment.
-const GRACE: Duration = Duration::from_millis(200);
+/// An endpoint that comes back within this time was never gone: when one moves from one slice to another, or slices are
+/// deleted and made anew, it can be in none for a moment.
+const GRACE: Duration = Duration::from_secs(1);
+/// Resets are written together with others.
+const RESETS_TOGETHER: Duration = Duration::from_millis(200);
 /// The first new look at the flows of an endpoint that left, for packets that were on the way. Where connections are reset there
 /// are more, each after this many times the time: what the kernel keeps of them after a reset is in the way of a client that
 /// uses its port again.
-const FIRST_VISIT: Duration = Duration::from_secs(1);
+const FIRST_VISIT: Duration = Duration::from_secs(2);
 const NEXT_VISIT: u32 = 4;
 /// Visits are made together with others: each is a walk through all that the kernel tracks.
 const VISITS_TOGETHER: Duration = Duration::from_secs(1);
@@ -145,7 +147,7 @@ impl Aftercare {
 
     fn plan(&mut self, departure: Departure, since: Instant, next: Step) {
         let (after, together) = match next {
-            Step::Remember => (GRACE, GRACE),
+            Step::Remember => (GRACE, RESETS_TOGETHER),
             Step::Visit(after) => (after, VISITS_TOGETHER),
             Step::Forget => (self.reset_period, VISITS_TOGETHER),
         };
@@ -222,7 +224,7 @@ mod tests {
         let start = Instant::now();
         let mut care = Aftercare::new(20 * SECOND, start);
         care.begin(departure(1), start);
-        let visits = [1, 4, 16].map(|seconds| (seconds * SECOND, "visit"));
+        let visits = [2, 8].map(|seconds| (seconds * SECOND, "visit"));
         let expected = [vec![(GRACE, "remember")], visits.to_vec(), vec![(20 * SECOND, "forget")]].concat();
         assert_eq!(course(&mut care, start), expected);
     }
@@ -233,7 +235,7 @@ mod tests {
         for (period, protocol) in [(0, Protocol::Tcp), (20, Protocol::Udp), (20, Protocol::Sctp)] {
             let mut care = Aftercare::new(period * SECOND, start);
             care.begin(Departure { protocol, ..departure(1) }, start);
-            assert_eq!(course(&mut care, start), [(SECOND, "visit")]);
+            assert_eq!(course(&mut care, start), [(2 * SECOND, "visit")]);
         }
     }
 
