@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -81,18 +82,27 @@ impl Relay {
     /// Takes in everything that has been told, then brings the listeners to it: a port that goes from one service to
     /// another stays open.
     async fn follow(&mut self, told: Told) {
-        let mut changed = BTreeSet::new();
+        let (mut changed, mut departed) = (BTreeSet::new(), BTreeSet::new());
         let mut next = Some(told);
         while let Some(told) = next {
-            self.note(told, &mut changed);
+            self.note(told, &mut changed, &mut departed);
             next = self.inbox.try_recv().ok();
         }
         for site in changed {
             self.settle(site).await;
         }
+        // only now no new connection can go there
+        for (site, endpoint) in departed {
+            self.connections.reset(site, endpoint);
+        }
     }
 
-    fn note(&mut self, told: Told, changed: &mut BTreeSet<Site>) {
+    fn note(
+        &mut self,
+        told: Told,
+        changed: &mut BTreeSet<Site>,
+        departed: &mut BTreeSet<(Site, SocketAddr)>,
+    ) {
         let Told { family, service, ports } = told;
         for site in self.sites.remove(&(service.clone(), family)).unwrap_or_default() {
             if self.wanted.get(&site).is_some_and(|wanted| wanted.service == service) {
@@ -103,9 +113,7 @@ impl Relay {
         let mut sites = Vec::new();
         for port in ports {
             let site = Site { family, transport: port.transport, port: port.number };
-            for endpoint in port.departed {
-                self.connections.reset(site, endpoint);
-            }
+            departed.extend(port.departed.into_iter().map(|endpoint| (site, endpoint)));
             if port.endpoints.is_empty() {
                 continue;
             }
@@ -181,6 +189,8 @@ impl Relay {
         listener.task.abort();
         // only after this the port is free for the next owner
         let _ = listener.task.await;
+        // clients that were accepted and have no endpoint yet get none
+        lock(&listener.choice).set(&Arc::default());
         lock(&self.sessions).keep_only(site, None);
         self.counters.closed(site.family);
         let (address, protocol) = (site.address(), site.transport);
