@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use model::{Family, ObjectKey};
+use rustix::io::Errno;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
@@ -15,6 +16,7 @@ use crate::choice::{Choice, Targets};
 use crate::sessions::Sessions;
 use crate::tcp::{self, Connections};
 use crate::udp;
+use crate::warnings::{Warnings, out_of_files};
 use crate::{Counters, Limits, Site, Told, Transport, lock};
 
 /// Time between attempts to open a listener, and between looks at idle sessions.
@@ -41,23 +43,28 @@ pub struct Relay {
     /// The sites of each service.
     sites: BTreeMap<(ObjectKey, Family), Vec<Site>>,
     open: BTreeMap<Site, Listener>,
-    /// Wanted and not open; each has been complained about.
-    failed: BTreeSet<Site>,
+    /// Wanted and not open, with the reason, which has been told.
+    failed: BTreeMap<Site, Option<Errno>>,
+    limit: usize,
     connections: Arc<Connections>,
     sessions: Arc<Mutex<Sessions>>,
+    warnings: Arc<Warnings>,
 }
 
 impl Relay {
     pub(crate) fn new(limits: Limits, counters: Box<dyn Counters>, inbox: UnboundedReceiver<Told>) -> Self {
+        let warnings = Arc::<Warnings>::default();
         Self {
             counters,
             inbox,
             wanted: BTreeMap::new(),
             sites: BTreeMap::new(),
             open: BTreeMap::new(),
-            failed: BTreeSet::new(),
-            connections: Arc::new(Connections::new(limits.connections)),
+            failed: BTreeMap::new(),
+            limit: limits.listeners,
+            connections: Arc::new(Connections::new(limits.connections, Arc::clone(&warnings))),
             sessions: Arc::new(Mutex::new(Sessions::new(limits.sessions))),
+            warnings,
         }
     }
 
@@ -148,7 +155,7 @@ impl Relay {
         let choice = Arc::new(Mutex::new(Choice::new(Arc::clone(&wanted.targets))));
         match self.listen(site, &choice) {
             Ok(task) => {
-                if self.failed.remove(&site) {
+                if self.failed.remove(&site).is_some() {
                     tracing::info!(%service, %address, ?protocol, "Node port is served on its loopback address now");
                 } else {
                     tracing::debug!(v = 3, %service, %address, ?protocol, "Opened node port on loopback address");
@@ -158,7 +165,16 @@ impl Relay {
             }
             Err(error) => {
                 self.counters.failed(site.family);
-                if self.failed.insert(site) {
+                let reason = Errno::from_io_error(&error);
+                let is_new = self.failed.insert(site, reason) != Some(reason);
+                if out_of_files(&error) {
+                    self.warnings.warn(
+                        "Cannot listen for all node ports on loopback addresses, trying again; raise the limit of open \
+                         files (RLIMIT_NOFILE)",
+                        site,
+                        Some(&error),
+                    );
+                } else if is_new {
                     tracing::error!(
                         %service, %address, ?protocol, %error,
                         "Cannot listen for a node port on its loopback address, trying again; stop what uses the port \
@@ -170,6 +186,9 @@ impl Relay {
     }
 
     fn listen(&self, site: Site, choice: &Arc<Mutex<Choice>>) -> io::Result<JoinHandle<()>> {
+        if self.open.len() >= self.limit {
+            return Err(Errno::MFILE.into());
+        }
         let (address, choice) = (site.address(), Arc::clone(choice));
         Ok(match site.transport {
             Transport::Tcp => {
@@ -177,8 +196,9 @@ impl Relay {
                 tokio::spawn(tcp::serve(site, tcp::bind(address)?, choice, connections))
             }
             Transport::Udp => {
-                let sessions = Arc::clone(&self.sessions);
-                let listener = udp::Listener { site, socket: udp::bind(address)?, choice, sessions };
+                let (sessions, warnings) = (Arc::clone(&self.sessions), Arc::clone(&self.warnings));
+                let listener =
+                    udp::Listener { site, socket: udp::bind(address)?, choice, sessions, warnings };
                 tokio::spawn(udp::serve(Arc::new(listener)))
             }
         })
@@ -200,7 +220,7 @@ impl Relay {
     fn do_chores(&mut self) {
         lock(&self.sessions).end_idle(Instant::now());
         self.connections.tidy();
-        for site in self.failed.clone() {
+        for site in self.failed.keys().copied().collect::<Vec<_>>() {
             self.open(site);
         }
     }

@@ -13,6 +13,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::choice::Choice;
+use crate::warnings::{NO_SOCKET, Warnings};
 use crate::{Site, lock};
 
 /// How long an endpoint may take to accept a connection.
@@ -25,8 +26,6 @@ const BACKLOG: u32 = 1024;
 /// A peer that has been silent for this time is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 9;
-/// Time between two warnings about too many connections.
-const WARN_PERIOD: Duration = Duration::from_secs(60);
 
 /// The connections of all listeners.
 #[derive(Debug)]
@@ -34,13 +33,13 @@ pub(crate) struct Connections {
     free: Arc<Semaphore>,
     /// The connections of a listener to an endpoint, those that are being made included, end when this is dropped.
     lives: Mutex<BTreeMap<(Site, SocketAddr), watch::Sender<()>>>,
-    warned: Mutex<Option<Instant>>,
+    warnings: Arc<Warnings>,
 }
 
 impl Connections {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, warnings: Arc<Warnings>) -> Self {
         let free = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        Self { free, lives: Mutex::default(), warned: Mutex::default() }
+        Self { free, lives: Mutex::default(), warnings }
     }
 
     /// Resets the connections of a listener to an endpoint. To be called when its clients no longer get that endpoint.
@@ -61,15 +60,6 @@ impl Connections {
     /// Forgets the endpoints to which there is no connection any more.
     pub(crate) fn tidy(&self) {
         lock(&self.lives).retain(|_, life| !life.is_closed());
-    }
-
-    fn warn(&self, what: &str, site: Site, error: Option<&io::Error>) {
-        let (mut warned, now) = (lock(&self.warned), Instant::now());
-        if warned.is_none_or(|at| now.saturating_duration_since(at) >= WARN_PERIOD) {
-            *warned = Some(now);
-            let error = error.map(tracing::field::display);
-            tracing::warn!(address = %site.address(), error, "{what}");
-        }
     }
 }
 
@@ -113,8 +103,8 @@ pub(crate) async fn serve(
             Ok((client, _)) => client,
             Err(error) => {
                 // out of file descriptors, mostly: waiting gives others the time to return some
-                connections.warn(
-                    "Cannot accept connections to a node port, trying again",
+                connections.warnings.warn(
+                    "Cannot accept connections to a node port, trying again; check the limit of open files (RLIMIT_NOFILE)",
                     site,
                     Some(&error),
                 );
@@ -125,7 +115,7 @@ pub(crate) async fn serve(
         };
         pause = FIRST_PAUSE;
         let Ok(permit) = Arc::clone(&connections.free).try_acquire_owned() else {
-            connections.warn(
+            connections.warnings.warn(
                 "Too many connections to node ports on loopback addresses, refusing more",
                 site,
                 None,
@@ -164,9 +154,15 @@ async fn dial(site: Site, choice: &Mutex<Choice>, connections: &Connections) -> 
     let mut failed = Vec::new();
     loop {
         let (endpoint, mut life) = connections.pick(site, choice, &failed)?;
-        let connect = async { new_socket(endpoint)?.connect(endpoint).await };
+        let socket = match new_socket(endpoint) {
+            Ok(socket) => socket,
+            Err(error) => {
+                connections.warnings.warn(NO_SOCKET, site, Some(&error));
+                return None;
+            }
+        };
         let connected = tokio::select! {
-            connected = timeout(CONNECT, connect) => connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())),
+            connected = timeout(CONNECT, socket.connect(endpoint)) => connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())),
             () = life.end() => Err(io::Error::other("it has departed")),
         };
         match connected {

@@ -23,7 +23,7 @@ use tracing_subscriber::layer::SubscriberExt;
 const PORT: u16 = 30080;
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_secs(20);
-const PLENTY: Limits = Limits { connections: 100, sessions: 100 };
+const PLENTY: Limits = Limits { connections: 100, sessions: 100, listeners: 100 };
 
 /// What the relay counted.
 #[derive(Default)]
@@ -566,6 +566,21 @@ fn a_port_in_use_is_complained_about_once_and_served_when_it_is_free() {
         node.until_open(2).await;
         assert_eq!(node.answered_by().await, 1);
         assert_eq!(ask(&node, &node.udp_client().await).await, 1);
+    });
+}
+
+#[test]
+fn more_listeners_than_allowed_are_opened_when_others_have_been_closed() {
+    for_each_family(Limits { listeners: 1, ..PLENTY }, async |node| {
+        let _servers = (node.tcp_server(1).await, node.udp_server(1).await);
+        node.settle(Transport::Tcp, &[1]).await;
+        node.set_service("second", Transport::Udp, &[1], None);
+        until("it was tried again", async || node.counts.failed.load(Ordering::SeqCst) >= 2).await;
+        assert_eq!(node.answered_by().await, 1);
+        assert_eq!(node.complaints.load(Ordering::SeqCst), 0, "the port is not to blame");
+        node.set(Transport::Tcp, &[]);
+        assert_eq!(ask(&node, &node.udp_client().await).await, 1);
+        assert_eq!(node.opened(), 2);
     });
 }
 
