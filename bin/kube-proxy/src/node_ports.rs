@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use config::NodePortAddress;
+use config::{FeatureGates, Gate, NodePortAddress};
 use dataplane::NodePortSelection;
 use ipnet::IpNet;
 use model::Family;
@@ -31,9 +31,22 @@ pub(crate) fn selection(addresses: &[NodePortAddress]) -> NodePortSelection {
     selection
 }
 
+/// Whether node ports are relayed on the loopback address of the family.
+pub(crate) fn relayed(addresses: &[NodePortAddress], gates: &FeatureGates, family: Family) -> bool {
+    let (named, enabled) = (on_loopback(addresses, family), gates.enabled(Gate::NftablesLocalhostNodePorts));
+    if named && !enabled {
+        warn!(
+            %family,
+            "--nodeport-addresses names loopback, but node ports are not served there: feature gate \
+             KubeProxyNFTablesLocalhostNodePorts is off"
+        );
+    }
+    named && enabled
+}
+
 /// Whether 127.0.0.1 or `::1` is named: by `localhost`, or by a range of nothing but loopback addresses that has it. A
 /// range that reaches further, such as all addresses, does not name it.
-pub(crate) fn on_loopback(addresses: &[NodePortAddress], family: Family) -> bool {
+fn on_loopback(addresses: &[NodePortAddress], family: Family) -> bool {
     let relayed: IpAddr = match family {
         Family::V4 => Ipv4Addr::LOCALHOST.into(),
         Family::V6 => Ipv6Addr::LOCALHOST.into(),

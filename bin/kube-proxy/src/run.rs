@@ -159,7 +159,7 @@ impl SyncThread {
             let listener = monitor.switch().map_err(cannot_watch)?;
             let backend = Nftables::new(settings, Some(listener)).context("opening a netlink socket")?;
             monitor.leave_out(backend.port());
-            backends.push(if node_ports::on_loopback(&addresses, *family) {
+            backends.push(if node_ports::relayed(&addresses, &self.config.gates, *family) {
                 Box::new(LocalhostNodePorts::new(Box::new(backend), self.relay.clone()))
             } else {
                 Box::new(backend)

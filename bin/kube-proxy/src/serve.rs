@@ -149,23 +149,28 @@ pub(crate) struct Checks {
 }
 
 impl Checks {
-    /// Whether anything is other than before.
-    fn update(&mut self, tracker: &Tracker, addresses: Vec<IpAddr>) -> bool {
-        let mut differs = self.addresses != addresses;
-        self.addresses = addresses;
+    /// What is other than before; `None` when nothing is, the addresses neither.
+    fn update(
+        &mut self,
+        tracker: &Tracker,
+        addresses: Vec<IpAddr>,
+    ) -> Option<Vec<(ObjectKey, Option<Check>)>> {
+        let mut changes = Vec::new();
         for service in std::mem::take(&mut self.changed) {
-            let check = tracker.health_check_node_port(&service).map(|port| Check {
-                service: service.clone(),
-                port,
-                local_endpoints: tracker.local_ready_endpoints(&service),
-            });
-            differs |= self.of_services.get(&service) != check.as_ref();
-            match check {
-                Some(check) => self.of_services.insert(service, check),
+            let check = tracker
+                .health_check_node_port(&service)
+                .map(|port| Check { port, local_endpoints: tracker.local_ready_endpoints(&service) });
+            let before = match check {
+                Some(check) => self.of_services.insert(service.clone(), check),
                 None => self.of_services.remove(&service),
             };
+            if before != check {
+                changes.push((service, check));
+            }
         }
-        differs
+        let moved = self.addresses != addresses;
+        self.addresses = addresses;
+        (moved || !changes.is_empty()).then_some(changes)
     }
 }
 
@@ -225,9 +230,8 @@ impl Reporter for SyncReporter {
         let not_covered = |address: &&IpAddr| !self.all_addresses.contains(&Family::of(**address));
         let mut addresses: Vec<_> = facts.node_port_addresses.iter().filter(not_covered).copied().collect();
         addresses.extend(self.all_addresses.iter().map(|family| any_address(*family)));
-        if self.checks.update(tracker, addresses) {
-            self.services
-                .sync(self.checks.of_services.values().cloned().collect(), self.checks.addresses.clone());
+        if let Some(changes) = self.checks.update(tracker, addresses) {
+            self.services.sync(changes, self.checks.addresses.clone());
         }
     }
 }
@@ -327,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn health_checks_are_told_when_they_change_and_only_services_that_changed_are_looked_at() {
+    fn only_health_checks_that_changed_are_told_and_only_services_that_changed_are_looked_at() {
         let mut tracker = Tracker::new(TrackerOptions {
             node_name: "n1".to_owned(),
             families: vec![Family::V4],
@@ -339,25 +343,27 @@ mod tests {
         }
         let mut checks = Checks::default();
         let anywhere = vec![any_address(Family::V4)];
-        for (event, looked_at, told, wanted) in [
-            (balancer(1, Some(32001)), 1, true, vec![(32001, 0)]),
-            (slice(1, &[true, false]), 1, true, vec![(32001, 1)]),
-            (balancer(2, Some(32002)), 1, true, vec![(32001, 1), (32002, 0)]),
-            (slice(1, &[true, false, false]), 1, false, vec![(32001, 1), (32002, 0)]),
-            (balancer(3, None), 1, false, vec![(32001, 1), (32002, 0)]),
-            (balancer(2, Some(32002)), 0, false, vec![(32001, 1), (32002, 0)]),
-            (balancer(2, Some(32003)), 1, true, vec![(32001, 1), (32003, 0)]),
-            (balancer(2, None), 1, true, vec![(32001, 1)]),
-            (Event::ServiceDeleted(key(1)), 1, true, vec![]),
+        checks.update(&tracker, anywhere.clone());
+        for (event, looked_at, told) in [
+            (balancer(1, Some(32001)), 1, Some((1, Some((32001, 0))))),
+            (slice(1, &[true, false]), 1, Some((1, Some((32001, 1))))),
+            (balancer(2, Some(32002)), 1, Some((2, Some((32002, 0))))),
+            (slice(1, &[true, false, false]), 1, None),
+            (balancer(3, None), 1, None),
+            (balancer(2, Some(32002)), 0, None),
+            (balancer(2, Some(32003)), 1, Some((2, Some((32003, 0))))),
+            (balancer(2, None), 1, Some((2, None))),
+            (Event::ServiceDeleted(key(1)), 1, Some((1, None))),
         ] {
             tracker.apply(event.clone());
             checks.changed.extend(tracker.take_changes().services);
             assert_eq!(checks.changed.len(), looked_at, "{event:?}");
+            let told = told.map(|(number, check): (u8, Option<(u16, usize)>)| {
+                let check = check.map(|(port, local_endpoints)| Check { port, local_endpoints });
+                vec![(key(number), check)]
+            });
             assert_eq!(checks.update(&tracker, anywhere.clone()), told, "{event:?}");
-            let now: Vec<_> =
-                checks.of_services.values().map(|check| (check.port, check.local_endpoints)).collect();
-            assert_eq!(now, wanted, "{event:?}");
         }
-        assert!(checks.update(&tracker, vec![]), "the addresses changed");
+        assert_eq!(checks.update(&tracker, vec![]), Some(vec![]), "the addresses changed");
     }
 }

@@ -528,12 +528,8 @@ impl Rules {
         let port = |dreg| Expression::Payload { base: payload::TRANSPORT, offset: 2, length: 2, dreg };
         let by_address =
             vec![self.destination(self.n + 1), port(2 * self.n + 1), within(Set::RemovedEndpoints, 0)];
-        let by_node_port = vec![
-            port(self.n + 1),
-            within(Set::RemovedEndpointsNodePorts, 0),
-            self.destination(0),
-            Expression::Lookup { set: Set::ClusterIps.name(), sreg: 0, invert: true },
-        ];
+        let mut by_node_port = vec![port(self.n + 1), within(Set::RemovedEndpointsNodePorts, 0)];
+        by_node_port.extend(self.to_node_port_address());
         let reset = |by| rule([tcp().to_vec(), endpoint.clone(), by, goto(Self::RESET)], "");
         chain("removed-endpoints", vec![reset(by_address), reset(by_node_port)])
     }

@@ -247,9 +247,7 @@ fn the_conntrack_limit_follows_the_cores_unless_told_otherwise() {
 fn gates_are_known_retired_foreign_or_refused() {
     use kube_proxy_config::Gate;
     let config = quietly(line("--feature-gates=AllAlpha=true,ComponentFlagz=false"));
-    assert!(
-        config.gates.enabled(Gate::NftablesLocalhostNodePorts) && !config.gates.enabled(Gate::ComponentFlagz)
-    );
+    assert!(config.gates.enabled(Gate::LoggingAlphaOptions) && !config.gates.enabled(Gate::ComponentFlagz));
     let config = quietly(line(
         "--feature-gates=AllBeta=false --feature-gates=WatchListClient=true,NFTablesNetlink=true",
     ));

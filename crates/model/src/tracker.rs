@@ -137,7 +137,13 @@ impl Tracker {
         match event {
             Event::Service(service) => self.set_service(service),
             Event::ServiceDeleted(key) => self.delete_service(&key),
-            Event::Slice(slice) => self.set_slice(slice),
+            Event::Slice(slice) => {
+                let (triggered, before) = (slice.triggered, self.changes.endpoint_changes);
+                self.set_slice(slice);
+                if self.changes.endpoint_changes != before {
+                    self.changes.triggers.extend(triggered);
+                }
+            }
             Event::SliceDeleted(key) => self.delete_slice(&key),
             Event::Node(node) => {
                 self.node_epoch = self.epoch(Kind::Node);
@@ -228,7 +234,7 @@ impl Tracker {
     }
 
     fn set_slice(&mut self, slice: Slice) {
-        let (key, service, triggered) = (slice.key.clone(), slice.service.clone(), slice.triggered);
+        let (key, service) = (slice.key.clone(), slice.service.clone());
         let ready = self.ready();
         let epoch = self.epoch(Kind::Slice);
         if self.slices.get(&key).is_some_and(|owned| owned.service != service) {
@@ -261,7 +267,6 @@ impl Tracker {
         self.slices.insert(key, Owned { service: service.clone(), epoch });
         if seen {
             self.changes.endpoint_changes += 1;
-            self.changes.triggers.extend(triggered);
             self.dirty.insert(service);
         }
     }

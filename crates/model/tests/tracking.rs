@@ -58,16 +58,28 @@ fn slices_that_no_served_service_shows_are_no_change() {
 }
 
 #[test]
-fn changes_tell_when_they_were_made_once() {
-    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(9);
-    let mut world = World::of([Event::Service(service("s", 1))]);
-    world.dirty();
-    world.tell([Event::Slice(Slice {
-        triggered: Some(at),
-        ..slice("s-1", "s", vec![remote("198.51.100.1")])
-    })]);
-    assert_eq!(world.0.take_changes().triggers, [at]);
-    assert_eq!(world.0.take_changes().triggers, []);
+fn every_change_of_a_slice_that_is_seen_tells_when_it_was_made_once() {
+    let start = vec![Event::Service(service("s", 1)), Event::Service(service("t", 2))];
+    let mut world = World::of(start);
+    let without_ports = Slice { ports: vec![], ..slice("s-1", "s", vec![remote("198.51.100.1")]) };
+    let states = [
+        ("begins", slice("s-1", "s", vec![remote("198.51.100.1")])),
+        ("one more", slice("s-1", "s", vec![remote("198.51.100.1"), remote("198.51.100.2")])),
+        ("empty", slice("s-1", "s", vec![])),
+        ("refilled", slice("s-1", "s", vec![remote("198.51.100.1")])),
+        ("without ports", without_ports),
+        ("with ports", slice("s-1", "s", vec![remote("198.51.100.1")])),
+        ("another service's", slice("s-1", "t", vec![remote("198.51.100.1")])),
+        ("nobody's", slice("s-1", "unknown", vec![remote("198.51.100.1")])),
+    ];
+    for (second, (what, state)) in (1..).zip(states) {
+        let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);
+        let event = || Event::Slice(Slice { triggered: Some(at), ..state.clone() });
+        world.tell([event()]);
+        assert_eq!(world.0.take_changes().triggers, [at], "{what}");
+        world.tell([event()]);
+        assert_eq!(world.0.take_changes().triggers, [], "{what}, told again");
+    }
 }
 
 #[test]

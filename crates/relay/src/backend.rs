@@ -1,5 +1,6 @@
 //! Listening in on a data plane.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -42,15 +43,23 @@ impl Backend for LocalhostNodePorts {
     }
 
     fn rebuild(&mut self, services: &Services<'_>, facts: &Facts) -> Result<Report, SyncError> {
-        let report = self.inner.rebuild(services, facts)?;
+        let wanted = RefCell::new(Vec::new());
+        let overheard = |each: &mut dyn FnMut(ResolvedService)| {
+            wanted.borrow_mut().clear();
+            services(&mut |service| {
+                let ports = node_ports(&service);
+                if !ports.is_empty() {
+                    wanted.borrow_mut().push((service.key.clone(), ports));
+                }
+                each(service);
+            });
+        };
+        let report = self.inner.rebuild(&overheard, facts)?;
         let mut gone = std::mem::take(&mut self.told);
-        services(&mut |service| {
-            let ports = node_ports(&service);
-            if !ports.is_empty() {
-                gone.remove(&service.key);
-                self.tell(service.key, ports);
-            }
-        });
+        for (service, ports) in wanted.into_inner() {
+            gone.remove(&service);
+            self.tell(service, ports);
+        }
         for service in gone {
             self.relay.set(self.inner.family(), service, Vec::new());
         }
@@ -101,6 +110,7 @@ fn node_ports(service: &ResolvedService) -> Vec<NodePort> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -128,7 +138,8 @@ mod tests {
             Family::V6
         }
 
-        fn rebuild(&mut self, _: &Services<'_>, _: &Facts) -> Result<Report, SyncError> {
+        fn rebuild(&mut self, services: &Services<'_>, _: &Facts) -> Result<Report, SyncError> {
+            services(&mut |_| ());
             self.outcome()
         }
 
@@ -266,6 +277,19 @@ mod tests {
         assert_eq!(test.told().len(), 2);
         assert!(test.rebuild(&[a]));
         assert_eq!(test.told(), [("a".into(), vec![vec![ONE.into(), TWO.into()]]), ("b".into(), vec![])]);
+    }
+
+    #[test]
+    fn a_rebuild_resolves_services_as_often_as_the_data_plane_wants_them() {
+        let mut test = Test::new();
+        let resolved = Cell::new(0);
+        let all = |tell: &mut dyn FnMut(ResolvedService)| {
+            resolved.set(resolved.get() + 1);
+            tell(service("web", vec![Frontend::NodePort(30080)]));
+        };
+        test.backend.rebuild(&all, &Facts::default()).unwrap();
+        assert_eq!(test.told().len(), 1);
+        assert_eq!(resolved.get(), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const ATTEMPTS: usize = 3;
 
 /// The endpoints of one node port.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Targets {
     /// Sorted.
     endpoints: Vec<SocketAddr>,

@@ -12,6 +12,7 @@ mod listeners;
 mod sessions;
 mod tcp;
 mod udp;
+mod warnings;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -57,21 +58,25 @@ pub trait Counters: Send {
     fn failed(&self, family: Family);
 }
 
-/// What clients may cost, all listeners together.
+/// What may be open, all node ports together.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// TCP connections at a time. More are reset.
     pub connections: usize,
     /// UDP clients at a time. The one idle for the longest time makes room for a new one.
     pub sessions: usize,
+    /// Listeners at a time. More are opened when others have been closed.
+    pub listeners: usize,
 }
 
 impl Limits {
-    /// 4,096 of each, and less where the process may have only this number of files open: a connection takes two, a
-    /// session one, and the last quarter is for everything else.
+    /// What a process may take that may have only this number of files open: a quarter of them is for connections, which
+    /// take two each, one for sessions, one for listeners, and one is left for everything else. There are 4,096
+    /// connections and 4,096 sessions at most.
     pub fn within(files: usize) -> Self {
-        let quarter = (files / 4).min(4096);
-        Self { connections: quarter, sessions: quarter }
+        const MOST: usize = 4096;
+        let quarter = files / 4;
+        Self { connections: (quarter / 2).min(MOST), sessions: quarter.min(MOST), listeners: quarter }
     }
 }
 

@@ -1,18 +1,19 @@
 //! TCP: each connection is taken and continued to an endpoint.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::choice::Choice;
+use crate::warnings::{NO_SOCKET, Warnings};
 use crate::{Site, lock};
 
 /// How long an endpoint may take to accept a connection.
@@ -25,55 +26,50 @@ const BACKLOG: u32 = 1024;
 /// A peer that has been silent for this time is asked whether it is still there.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 9;
-/// Time between two warnings about too many connections.
-const WARN_PERIOD: Duration = Duration::from_secs(60);
 
 /// The connections of all listeners.
 #[derive(Debug)]
 pub(crate) struct Connections {
     free: Arc<Semaphore>,
-    /// What tells the connections of a listener to an endpoint to end.
-    ends: Mutex<BTreeMap<(Site, SocketAddr), Weak<Notify>>>,
-    warned: Mutex<Option<Instant>>,
+    /// The connections of a listener to an endpoint, those that are being made included, end when this is dropped.
+    lives: Mutex<BTreeMap<(Site, SocketAddr), watch::Sender<()>>>,
+    warnings: Arc<Warnings>,
 }
 
 impl Connections {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, warnings: Arc<Warnings>) -> Self {
         let free = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        Self { free, ends: Mutex::default(), warned: Mutex::default() }
+        Self { free, lives: Mutex::default(), warnings }
     }
 
-    /// Resets the connections of a listener to an endpoint.
+    /// Resets the connections of a listener to an endpoint. To be called when its clients no longer get that endpoint.
     pub(crate) fn reset(&self, site: Site, endpoint: SocketAddr) {
-        let end = lock(&self.ends).remove(&(site, endpoint));
-        if let Some(end) = end.and_then(|end| end.upgrade()) {
-            end.notify_waiters();
-        }
+        lock(&self.lives).remove(&(site, endpoint));
     }
 
-    /// What will tell a new connection to end.
-    fn end(&self, site: Site, endpoint: SocketAddr) -> Arc<Notify> {
-        let mut ends = lock(&self.ends);
-        let known = ends.entry((site, endpoint)).or_default();
-        known.upgrade().unwrap_or_else(|| {
-            let end = Arc::default();
-            *known = Arc::downgrade(&end);
-            end
-        })
+    /// The endpoint for a new client, and what tells that connections to it are reset.
+    fn pick(&self, site: Site, choice: &Mutex<Choice>, failed: &[SocketAddr]) -> Option<(SocketAddr, Life)> {
+        // held until the connection is known: from here on a departure finds it, or has found the endpoint removed
+        let mut choice = lock(choice);
+        let endpoint = choice.pick(Instant::now(), failed)?;
+        let mut lives = lock(&self.lives);
+        let life = lives.entry((site, endpoint)).or_insert_with(|| watch::channel(()).0).subscribe();
+        Some((endpoint, Life(life)))
     }
 
     /// Forgets the endpoints to which there is no connection any more.
     pub(crate) fn tidy(&self) {
-        lock(&self.ends).retain(|_, end| end.strong_count() > 0);
+        lock(&self.lives).retain(|_, life| !life.is_closed());
     }
+}
 
-    fn warn(&self, what: &str, site: Site, error: Option<&io::Error>) {
-        let (mut warned, now) = (lock(&self.warned), Instant::now());
-        if warned.is_none_or(|at| now.saturating_duration_since(at) >= WARN_PERIOD) {
-            *warned = Some(now);
-            let error = error.map(tracing::field::display);
-            tracing::warn!(address = %site.address(), error, "{what}");
-        }
+/// Of the connections to an endpoint.
+struct Life(watch::Receiver<()>);
+
+impl Life {
+    /// Waits until the endpoint has departed.
+    async fn end(&mut self) {
+        while self.0.changed().await.is_ok() {}
     }
 }
 
@@ -107,8 +103,8 @@ pub(crate) async fn serve(
             Ok((client, _)) => client,
             Err(error) => {
                 // out of file descriptors, mostly: waiting gives others the time to return some
-                connections.warn(
-                    "Cannot accept connections to a node port, trying again",
+                connections.warnings.warn(
+                    "Cannot accept connections to a node port, trying again; check the limit of open files (RLIMIT_NOFILE)",
                     site,
                     Some(&error),
                 );
@@ -119,7 +115,7 @@ pub(crate) async fn serve(
         };
         pause = FIRST_PAUSE;
         let Ok(permit) = Arc::clone(&connections.free).try_acquire_owned() else {
-            connections.warn(
+            connections.warnings.warn(
                 "Too many connections to node ports on loopback addresses, refusing more",
                 site,
                 None,
@@ -136,16 +132,15 @@ pub(crate) async fn serve(
 }
 
 async fn converse(site: Site, mut client: TcpStream, choice: &Mutex<Choice>, connections: &Connections) {
-    let Some((mut endpoint, address)) = dial(site, choice).await else {
+    let Some((mut endpoint, mut life)) = dial(site, choice, connections).await else {
         reset(&client);
         return;
     };
-    let end = connections.end(site, address);
     prepare(&client);
     prepare(&endpoint);
     let ended_well = tokio::select! {
         copied = copy_bidirectional(&mut client, &mut endpoint) => copied.is_ok(),
-        () = end.notified() => false,
+        () = life.end() => false,
     };
     if !ended_well {
         // an end that is no proper end must not look like one to the other side
@@ -154,19 +149,29 @@ async fn converse(site: Site, mut client: TcpStream, choice: &Mutex<Choice>, con
     }
 }
 
-/// A connection to an endpoint, and which; tries others when one does not answer.
-async fn dial(site: Site, choice: &Mutex<Choice>) -> Option<(TcpStream, SocketAddr)> {
+/// A connection to an endpoint; tries others when one does not answer, or departs meanwhile.
+async fn dial(site: Site, choice: &Mutex<Choice>, connections: &Connections) -> Option<(TcpStream, Life)> {
     let mut failed = Vec::new();
     loop {
-        let endpoint = lock(choice).pick(Instant::now(), &failed)?;
-        let connect = async { new_socket(endpoint)?.connect(endpoint).await };
-        let error = match timeout(CONNECT, connect).await {
-            Ok(Ok(stream)) => return Some((stream, endpoint)),
-            Ok(Err(error)) => error,
-            Err(_) => io::ErrorKind::TimedOut.into(),
+        let (endpoint, mut life) = connections.pick(site, choice, &failed)?;
+        let socket = match new_socket(endpoint) {
+            Ok(socket) => socket,
+            Err(error) => {
+                connections.warnings.warn(NO_SOCKET, site, Some(&error));
+                return None;
+            }
         };
-        tracing::debug!(v = 4, address = %site.address(), %endpoint, %error, "Endpoint of a node port does not answer");
-        failed.push(endpoint);
+        let connected = tokio::select! {
+            connected = timeout(CONNECT, socket.connect(endpoint)) => connected.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())),
+            () = life.end() => Err(io::Error::other("it has departed")),
+        };
+        match connected {
+            Ok(stream) => return Some((stream, life)),
+            Err(error) => {
+                tracing::debug!(v = 4, address = %site.address(), %endpoint, %error, "Endpoint of a node port does not answer");
+                failed.push(endpoint);
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::time::sleep;
 
 use crate::choice::Choice;
 use crate::sessions::{Key, Session, Sessions};
+use crate::warnings::{NO_SOCKET, Warnings};
 use crate::{Site, lock};
 
 /// The largest payload there is, and more.
@@ -32,6 +33,7 @@ pub(crate) struct Listener {
     pub(crate) socket: UdpSocket,
     pub(crate) choice: Arc<Mutex<Choice>>,
     pub(crate) sessions: Arc<Mutex<Sessions>>,
+    pub(crate) warnings: Arc<Warnings>,
 }
 
 /// Opens the socket of a listener.
@@ -89,12 +91,15 @@ fn begin(listener: &Arc<Listener>, key: Key, datagram: &[u8]) {
     let (mut failed, now) = (Vec::new(), Instant::now());
     loop {
         let Some(endpoint) = lock(&listener.choice).pick(now, &failed) else { return };
-        let begun = connect(endpoint).and_then(|socket| {
-            send_to_endpoint(&socket, datagram)?;
-            Ok(Arc::new(socket))
-        });
+        let socket = match bind(any_of_family(endpoint)) {
+            Ok(socket) => Arc::new(socket),
+            Err(error) => return listener.warnings.warn(NO_SOCKET, listener.site, Some(&error)),
+        };
+        let begun = rustix::net::connect(&*socket, &endpoint)
+            .map_err(io::Error::from)
+            .and_then(|()| send_to_endpoint(&socket, datagram));
         match begun {
-            Ok(socket) => {
+            Ok(()) => {
                 let replies = pass_replies(Arc::downgrade(listener), key, Arc::clone(&socket));
                 let task = tokio::spawn(replies).abort_handle();
                 lock(&listener.sessions).add(key, Session { socket, endpoint, task, used: now });
@@ -109,14 +114,11 @@ fn begin(listener: &Arc<Listener>, key: Key, datagram: &[u8]) {
     }
 }
 
-fn connect(endpoint: SocketAddr) -> io::Result<UdpSocket> {
-    let any: SocketAddr = match endpoint {
+fn any_of_family(endpoint: SocketAddr) -> SocketAddr {
+    match endpoint {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = bind(any)?;
-    rustix::net::connect(&socket, &endpoint)?;
-    Ok(socket)
+    }
 }
 
 /// Passes replies on until the session is dropped, or its endpoint is found dead. Does not keep the listener open.

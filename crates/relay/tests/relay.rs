@@ -14,7 +14,7 @@ use model::{Family, ObjectKey};
 use netlink::namespace::Namespace;
 use netlink::route;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::layer::SubscriberExt;
@@ -23,7 +23,7 @@ use tracing_subscriber::layer::SubscriberExt;
 const PORT: u16 = 30080;
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_secs(20);
-const PLENTY: Limits = Limits { connections: 100, sessions: 100 };
+const PLENTY: Limits = Limits { connections: 100, sessions: 100, listeners: 100 };
 
 /// What the relay counted.
 #[derive(Default)]
@@ -147,6 +147,30 @@ impl Node {
 
     async fn tcp_listener(&self, number: u8) -> TcpListener {
         TcpListener::bind(self.endpoint(number)).await.unwrap()
+    }
+
+    /// An endpoint that answers nobody until it accepts the connection that comes with it.
+    async fn full_listener(&self, number: u8) -> (TcpListener, TcpStream) {
+        let socket = match self.family {
+            Family::V4 => TcpSocket::new_v4(),
+            Family::V6 => TcpSocket::new_v6(),
+        };
+        let socket = socket.unwrap();
+        socket.bind(self.endpoint(number)).unwrap();
+        // the kernel keeps one more than asked for
+        let listener = socket.listen(0).unwrap();
+        (listener, TcpStream::connect(self.endpoint(number)).await.unwrap())
+    }
+
+    /// Somebody in this namespace waits for the answer to a SYN.
+    fn is_connecting(&self) -> bool {
+        const SYN_SENT: &str = "02";
+        let sockets = match self.family {
+            Family::V4 => "/proc/thread-self/net/tcp",
+            Family::V6 => "/proc/thread-self/net/tcp6",
+        };
+        let sockets = std::fs::read_to_string(sockets).unwrap();
+        sockets.lines().any(|socket| socket.split_whitespace().nth(3) == Some(SYN_SENT))
     }
 
     async fn udp_endpoint(&self, number: u8) -> UdpSocket {
@@ -342,6 +366,35 @@ fn connections_to_an_endpoint_that_has_departed_are_reset_and_no_others() {
 }
 
 #[test]
+fn a_client_that_waits_for_an_endpoint_is_reset_when_all_have_departed() {
+    for_each_family(PLENTY, async |node| {
+        let _other = node.tcp_server(2).await;
+        let (slow, _first) = node.full_listener(1).await;
+        node.settle(Transport::Tcp, &[1]).await;
+        let mut client = node.tcp().await.unwrap();
+        until("the relay waits for the endpoint", async || node.is_connecting()).await;
+        // the next one to be tried, which the relay knows of when it serves what it is told after that
+        node.set(Transport::Tcp, &[1, 2]);
+        node.set_service("later", Transport::Udp, &[2], None);
+        node.until_open(2).await;
+        let departed = vec![node.endpoint(1), node.endpoint(2)];
+        let port =
+            NodePort { transport: Transport::Tcp, number: PORT, endpoints: vec![], departed, affinity: None };
+        node.handle.set(node.family, service("web"), vec![port]);
+        node.until_open(1).await;
+        let accepting = tokio::spawn(async move {
+            let mut accepted = Vec::new();
+            while let Ok((stream, _)) = slow.accept().await {
+                accepted.push(stream);
+            }
+        });
+        let ended = timeout(PATIENCE, end(&mut client)).await;
+        assert_eq!(ended.expect("the client is told"), Err(ErrorKind::ConnectionReset));
+        accepting.abort();
+    });
+}
+
+#[test]
 fn a_port_that_goes_to_another_service_stays_open() {
     for_each_family(PLENTY, async |node| {
         let _servers = (node.tcp_server(1).await, node.tcp_server(2).await);
@@ -513,6 +566,21 @@ fn a_port_in_use_is_complained_about_once_and_served_when_it_is_free() {
         node.until_open(2).await;
         assert_eq!(node.answered_by().await, 1);
         assert_eq!(ask(&node, &node.udp_client().await).await, 1);
+    });
+}
+
+#[test]
+fn more_listeners_than_allowed_are_opened_when_others_have_been_closed() {
+    for_each_family(Limits { listeners: 1, ..PLENTY }, async |node| {
+        let _servers = (node.tcp_server(1).await, node.udp_server(1).await);
+        node.settle(Transport::Tcp, &[1]).await;
+        node.set_service("second", Transport::Udp, &[1], None);
+        until("it was tried again", async || node.counts.failed.load(Ordering::SeqCst) >= 2).await;
+        assert_eq!(node.answered_by().await, 1);
+        assert_eq!(node.complaints.load(Ordering::SeqCst), 0, "the port is not to blame");
+        node.set(Transport::Tcp, &[]);
+        assert_eq!(ask(&node, &node.udp_client().await).await, 1);
+        assert_eq!(node.opened(), 2);
     });
 }
 

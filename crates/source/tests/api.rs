@@ -196,6 +196,25 @@ fn who_answers_and_is_no_api_server_is_warned_of_with_what_came_instead_once() {
 }
 
 #[test]
+fn an_answer_that_breaks_off_properly_or_not_is_not_taken_for_somebody_elses() {
+    let half = |whole: &str| whole[..whole.len() / 2].to_owned();
+    let list = format!(r#"{{"metadata":{{"resourceVersion":"7"}},"items":[{}]}}"#, service("a", "5"));
+    for end in [End::Clean, End::Torn] {
+        let log = Log::start();
+        let broken = |whole: &str| Reply::Stream(vec![half(whole)], end);
+        let watch_list = [broken(&added("a", "5")), one_service()];
+        let resumed = [broken(&added("b", "6")), watch(&[added("b", "6")], End::Clean)];
+        let expired = [refused(410, "Expired"), refused(400, "BadRequest"), broken(&list)];
+        let whole = [Reply::Whole(200, vec![], list.clone())];
+        let replies = watch_list.into_iter().chain(resumed).chain(expired).chain(whole).collect();
+        let source = Source::following(&services(replies));
+        source.tells(&["begin", "begin", "has a", "end", "has b", "begin", "begin", "has a", "end"]);
+        let told = log.warnings(&[&source.url()]);
+        assert!(told.is_empty(), "{end:?}: {told:?}");
+    }
+}
+
+#[test]
 fn what_a_list_has_in_place_of_objects_is_warned_of() {
     let log = Log::start();
     let list = |body: &str| Reply::Whole(200, vec![], body.to_owned());

@@ -20,7 +20,7 @@ pub enum Gate {
     ContextualLogging,
     /// Allow the mode `ipvs` (KEP-5495).
     KubeProxyIpvs,
-    /// Node ports on loopback in nftables mode (KEP-6032).
+    /// Node ports on loopback in nftables mode, where they are asked for (KEP-6032).
     NftablesLocalhostNodePorts,
     /// Allow logging options of alpha quality: split streams and their buffers.
     LoggingAlphaOptions,
@@ -57,7 +57,7 @@ const OWN: &[(Gate, &str, Stage, bool)] = &[
     (Gate::ComponentStatusz, "ComponentStatusz", Stage::Beta, true),
     (Gate::ContextualLogging, "ContextualLogging", Stage::Beta, true),
     (Gate::KubeProxyIpvs, "KubeProxyIPVS", Stage::Fixed, true),
-    (Gate::NftablesLocalhostNodePorts, "KubeProxyNFTablesLocalhostNodePorts", Stage::Alpha, false),
+    (Gate::NftablesLocalhostNodePorts, "KubeProxyNFTablesLocalhostNodePorts", Stage::Alpha, true),
     (Gate::LoggingAlphaOptions, "LoggingAlphaOptions", Stage::Alpha, false),
     (Gate::LoggingBetaOptions, "LoggingBetaOptions", Stage::Beta, true),
     (Gate::NftablesNetlink, "NFTablesNetlink", Stage::Beta, true),

@@ -23,6 +23,7 @@ use tracing::{Event, Metadata, metadata::LevelFilter};
 use crate::clock::Moment;
 use fields::Fields;
 use filter::Filter;
+pub(crate) use queue::LOST;
 use queue::Queue;
 
 /// The form of a line.

@@ -1,16 +1,16 @@
 //! The way of a line to stderr or stdout: a bounded queue, and a thread that writes.
 //!
 //! Whoever reads the other end of a pipe may stop reading. That holds up this thread and no other: lines that find the
-//! queue full are dropped, and their number is told as soon as the queue has drained.
+//! queue full are dropped and counted ([`LOST`]), and their number is told as soon as the queue has drained.
 
 use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Severity, Sink};
+use crate::metrics::Counter;
 
 /// Lines that wait at most, some 200 bytes each.
 const WAITING: usize = 4096;
@@ -29,17 +29,17 @@ enum Entry {
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     entries: SyncSender<Entry>,
-    lost: Arc<AtomicU64>,
 }
+
+/// Lines of this process that were dropped.
+pub(crate) static LOST: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 impl Queue {
     /// Starts the thread that writes. With `split` what is no warning goes to stdout.
     pub(super) fn start(split: bool) -> io::Result<Self> {
         let (sender, entries) = sync_channel(WAITING);
-        let lost = Arc::new(AtomicU64::new(0));
-        let counter = Arc::clone(&lost);
-        thread::Builder::new().name("log".into()).spawn(move || write_all(&entries, &counter, split))?;
-        Ok(Self { entries: sender, lost })
+        thread::Builder::new().name("log".into()).spawn(move || write_all(&entries, split))?;
+        Ok(Self { entries: sender })
     }
 
     /// Waits until all lines so far are written, but not for long.
@@ -62,19 +62,19 @@ impl Queue {
 impl Sink for Queue {
     fn line(&self, line: String, severity: Severity) {
         if self.entries.try_send(Entry::Line(line, severity)).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+            LOST.inc();
         }
     }
 }
 
-fn write_all(entries: &Receiver<Entry>, lost: &AtomicU64, split: bool) {
+fn write_all(entries: &Receiver<Entry>, split: bool) {
     let mut told = 0;
     loop {
         let entry = match entries.try_recv() {
             Ok(entry) => entry,
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
-                let now = lost.load(Ordering::Relaxed);
+                let now = LOST.get();
                 if now != told {
                     tracing::warn!(
                         lines = now - told,

@@ -11,6 +11,7 @@ use prometheus_client::encoding::prometheus_text;
 use prometheus_client::metrics::family::Family as ByLabel;
 use prometheus_client::registry::{Metric, Registry};
 
+use crate::log;
 pub use labels::{Build, Feature, TrafficPolicy};
 use labels::{CodeLabel, FamilyLabel, FeatureLabels, KindLabel, PolicyLabels, RequestLabels};
 use process::Process;
@@ -203,6 +204,12 @@ impl Metrics {
             ),
             registry: Registry::default(),
         };
+        ours(
+            r,
+            "log_lines_lost",
+            "Log lines that were dropped because nobody read them as fast as they were written",
+            log::LOST.clone(),
+        );
         let info = registered(
             r,
             "kubernetes_build_info",

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kube_proxy_observe::log::{self, Format, Handle, Logger, Options};
+use kube_proxy_observe::metrics::{Build, Metrics};
 use serde_json::Value;
 use tracing::{debug, error, info, trace, warn};
 
@@ -209,6 +210,9 @@ fn with_stderr_closed_or_broken_nothing_panics() {
     assert_eq!(stderr.matches("] \"Something\" i=").count(), 100, "{stderr}");
 }
 
+/// The metric of lost lines.
+const LOST: &str = "kubeproxy_log_lines_lost_total ";
+
 #[test]
 #[ignore = "sets up the whole process; the test below runs it in a process of its own"]
 fn says_more_than_a_pipe_and_the_queue_hold() {
@@ -219,6 +223,8 @@ fn says_more_than_a_pipe_and_the_queue_hold() {
     }
     println!("said");
     std::io::stdin().read_line(&mut String::new()).expect("stdin is open");
+    let metrics = Metrics::new(&[], &Build::default(), &[]).text();
+    println!("{}", metrics.lines().find(|line| line.starts_with(LOST)).expect("it is shown"));
     log::last_line("the end");
 }
 
@@ -255,10 +261,13 @@ fn nobody_waits_for_a_pipe_that_is_not_read_and_what_is_lost_is_counted() {
     let mut child = talkative();
     let (mut input, output) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
     let (done, said) = std::sync::mpsc::channel();
+    let (counter, counted) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         // the other side may have given up
         let _ = done.send(lines.any(|line| line.contains("said")));
+        let count = |line: String| line.strip_prefix(LOST)?.trim().parse::<usize>().ok();
+        let _ = counter.send(lines.find_map(count));
         lines.for_each(drop);
     });
     let not_held_up = said.recv_timeout(PATIENCE);
@@ -277,6 +286,7 @@ fn nobody_waits_for_a_pipe_that_is_not_read_and_what_is_lost_is_counted() {
     };
     assert_eq!((written + lost, lost > 0), (20_000, true), "{written} written, {lost} lost");
     writeln!(input, "go").expect("it reads");
+    assert_eq!(counted.recv_timeout(PATIENCE), Ok(Some(lost)), "the metric");
     assert!(printed.any(|line| line == "the end"), "the last line comes, too");
     assert!(child.wait().expect("it ends").success());
 }

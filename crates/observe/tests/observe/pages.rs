@@ -237,10 +237,8 @@ async fn health_checks_of_services_answer_as_recorded() {
     let (handle, servers) = service_health(healthy(), Limits::default(), Box::new(|_, _, _| ()));
     drop(tokio::spawn(servers.run()));
     let (two, none) = (address(), address());
-    let check = |name, port, local_endpoints| Check {
-        service: ObjectKey::new("http-cli", name),
-        port,
-        local_endpoints,
+    let check = |name, port, local_endpoints| {
+        (ObjectKey::new("http-cli", name), Some(Check { port, local_endpoints }))
     };
     handle.sync(vec![check("local-two", two.port(), 2), check("local-none", none.port(), 0)], vec![two.ip()]);
     assert_same("GET :30100/healthz", &get(two, "/healthz").await);

@@ -1,6 +1,8 @@
 //! The health check ports of services: opened, updated and closed as a sync thread tells.
 
-use std::net::SocketAddr;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime};
@@ -20,6 +22,7 @@ struct Services {
     servers: JoinHandle<()>,
     health: Arc<Health>,
     failures: Receiver<String>,
+    told: RefCell<BTreeSet<ObjectKey>>,
 }
 
 impl Services {
@@ -31,17 +34,20 @@ impl Services {
             let _ = sender.send(format!("{service} at {address}"));
         };
         let (handle, servers) = service_health(health.clone(), limits(), Box::new(failed));
-        Self { handle, servers: tokio::spawn(servers.run()), health, failures }
+        let told = RefCell::default();
+        Self { handle, servers: tokio::spawn(servers.run()), health, failures, told }
     }
 
     /// Tells that these services (all in namespace `ns`) are all there are.
     fn sync(&self, services: &[(&str, SocketAddr, usize)]) {
-        let check = |&(name, address, local_endpoints): &(&str, SocketAddr, usize)| Check {
-            service: ObjectKey::new("ns", name),
-            port: address.port(),
-            local_endpoints,
+        let check = |&(name, address, local_endpoints): &(&str, SocketAddr, usize)| {
+            (ObjectKey::new("ns", name), Check { port: address.port(), local_endpoints })
         };
-        self.handle.sync(services.iter().map(check).collect(), vec![address().ip()]);
+        let checks: BTreeMap<_, _> = services.iter().map(check).collect();
+        let gone = self.told.replace(checks.keys().cloned().collect());
+        let changed = gone.into_iter().chain(checks.keys().cloned());
+        let changes = changed.map(|service| (service.clone(), checks.get(&service).copied())).collect();
+        self.handle.sync(changes, vec![address().ip()]);
     }
 }
 
@@ -156,11 +162,48 @@ async fn only_the_last_of_many_syncs_has_to_be_done() {
 }
 
 #[tokio::test]
+async fn a_sync_about_one_service_leaves_the_others_as_they_are() {
+    let (services, first, second) = (Services::start(), address(), address());
+    services.sync(&[("first", first, 1), ("second", second, 2)]);
+    wait_for(first, names("first")).await;
+    let changes = vec![(ObjectKey::new("ns", "first"), None)];
+    services.handle.sync(changes, vec![first.ip()]);
+    wait_closed(first).await;
+    wait_for(second, |reply| reply.headers["X-Load-Balancing-Endpoint-Weight"] == "2").await;
+}
+
+#[tokio::test]
+async fn all_ports_move_when_the_addresses_change() {
+    let services = Services::start();
+    let [any, one, other] = [Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::LOCALHOST.into(), address().ip()];
+    let mut changes = Vec::new();
+    for name in ["a", "b"] {
+        let free = TcpListener::bind("0.0.0.0:0").await.and_then(|listener| listener.local_addr());
+        let check = Check { port: free.expect("there is a free port").port(), local_endpoints: 1 };
+        changes.push((ObjectKey::new("ns", name), Some(check)));
+    }
+    let ports = changes.clone();
+    for addresses in [vec![one], vec![any], vec![one]] {
+        services.handle.sync(std::mem::take(&mut changes), addresses.clone());
+        for (service, check) in &ports {
+            let port = check.expect("they all have one").port;
+            wait_for((one, port).into(), names(service.name())).await;
+            if addresses == [any] {
+                wait_for((other, port).into(), names(service.name())).await;
+            } else {
+                wait_closed((other, port).into()).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn syncs_come_from_plain_threads() {
     let (services, port) = (Services::start(), address());
     let handle = services.handle.clone();
-    let check = Check { service: ObjectKey::new("ns", "shop"), port: port.port(), local_endpoints: 1 };
-    let thread = std::thread::spawn(move || handle.sync(vec![check], vec![port.ip()]));
+    let check = Check { port: port.port(), local_endpoints: 1 };
+    let changes = vec![(ObjectKey::new("ns", "shop"), Some(check))];
+    let thread = std::thread::spawn(move || handle.sync(changes, vec![port.ip()]));
     thread.join().expect("no panic");
     wait_for(port, names("shop")).await;
 }
@@ -170,8 +213,8 @@ async fn wildcards_of_both_families_share_a_port() {
     let services = Services::start();
     let free = TcpListener::bind("[::]:0").await.and_then(|listener| listener.local_addr());
     let port = free.expect("there is a free port").port();
-    let check = Check { service: ObjectKey::new("ns", "shop"), port, local_endpoints: 1 };
-    services.handle.sync(vec![check], ["0.0.0.0", "::"].map(|any| any.parse().expect("an address")).to_vec());
+    let changes = vec![(ObjectKey::new("ns", "shop"), Some(Check { port, local_endpoints: 1 }))];
+    services.handle.sync(changes, ["0.0.0.0", "::"].map(|any| any.parse().expect("an address")).to_vec());
     for loopback in ["127.0.0.1", "::1"] {
         let address = SocketAddr::new(loopback.parse().expect("an address"), port);
         wait_for(address, names("shop")).await;

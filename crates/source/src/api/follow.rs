@@ -10,6 +10,7 @@ use http::Response;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use model::Event;
+use serde::de::IgnoredAny;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Connection, Failure, Refusal, beginning};
@@ -145,7 +146,7 @@ impl Follower<'_> {
                 Ok(Some(Ok(frame))) => frame,
                 Ok(Some(Err(error))) => return Err(Failure::Cut(super::kube_text(&error))),
                 Ok(None) if !understood && !lines.rest().is_empty() => {
-                    return Err(Failure::Strange(beginning(lines.rest())));
+                    return Err(not_understood(lines.rest()));
                 }
                 Ok(None) if initial && !understood => {
                     return Err(Failure::Strange("nothing".to_owned()));
@@ -240,7 +241,7 @@ impl Follower<'_> {
                 }
             })?;
         }
-        serde_json::from_slice(items.envelope()).map_err(|_| Failure::Strange(beginning(items.envelope())))
+        serde_json::from_slice(items.envelope()).map_err(|_| not_understood(items.envelope()))
     }
 
     fn begin(&self) {
@@ -332,6 +333,16 @@ impl Follower<'_> {
 impl From<TooLong> for Failure {
     fn from(_: TooLong) -> Self {
         Self::Cut("it sent an object of more than 32 MiB".to_owned())
+    }
+}
+
+/// What ends in the middle of JSON has broken off; anything else is no answer of an API server.
+fn not_understood(answer: &[u8]) -> Failure {
+    let half = serde_json::from_slice::<IgnoredAny>(answer).is_err_and(|error| error.is_eof());
+    if half && !answer.trim_ascii().is_empty() {
+        Failure::Cut("it ended in the middle of an object".to_owned())
+    } else {
+        Failure::Strange(beginning(answer))
     }
 }
 

@@ -89,14 +89,17 @@ fn key(meta: &Meta<'_>) -> Option<ObjectKey> {
     (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
 }
 
-/// The key of a namespaced object; its lack is a fault, and so is one that no API server takes.
-fn expect_key(kind: Kind, meta: &Meta<'_>, faults: &mut Vec<Fault>) -> Option<ObjectKey> {
-    let key = key(meta);
-    let missing = || Fault::new("metadata", "namespace or name is missing; the object is skipped");
-    let fault = if key.is_none() { Some(missing()) } else { names::fault(kind, meta) };
-    let is_usable = fault.is_none();
+/// Whether an API server takes objects of such a name; else that is a fault.
+fn is_named(kind: Kind, meta: &Meta<'_>, faults: &mut Vec<Fault>) -> bool {
+    let fault = names::fault(kind, meta);
+    let is_named = fault.is_none();
     faults.extend(fault);
-    key.filter(|_| is_usable)
+    is_named
+}
+
+/// The key of a namespaced object, if it is named.
+fn expect_key(kind: Kind, meta: &Meta<'_>, faults: &mut Vec<Fault>) -> Option<ObjectKey> {
+    is_named(kind, meta, faults).then(|| key(meta)).flatten()
 }
 
 /// The name of a port, which may be empty.

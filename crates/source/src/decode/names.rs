@@ -15,13 +15,18 @@ pub(super) const A_LABEL: &str =
     "at most 63 lower case letters, digits and '-' (RFC 1123), with no '-' at an end";
 const A_SUBDOMAIN: &str = "at most 253 lower case letters, digits, '-' and '.' (RFC 1123), with no '-' or '.' at an end or beside a '.'";
 
-/// What is wrong with the name or the namespace of an object; one that is missing is seen to elsewhere.
+/// What is wrong with the name or the namespace of an object.
 pub(super) fn fault(kind: Kind, meta: &Meta<'_>) -> Option<Fault> {
     let wrong = |field: &str, name: &str, is_allowed: fn(&str) -> bool, allowed: &str| {
-        let of = kind_name(kind);
-        let problem =
-            || format!("{name:?} cannot be the {field} of a {of}, which is {allowed}; the object is skipped");
-        (!name.is_empty() && !is_allowed(name)).then(|| Fault::new(format!("metadata.{field}"), problem()))
+        let problem = match name {
+            "" => "is missing; the object is skipped".to_owned(),
+            _ if is_allowed(name) => return None,
+            _ => {
+                let of = kind_name(kind);
+                format!("{name:?} cannot be the {field} of a {of}, which is {allowed}; the object is skipped")
+            }
+        };
+        Some(Fault::new(format!("metadata.{field}"), problem))
     };
     let (name, namespace) = (text(meta.name.as_ref()), text(meta.namespace.as_ref()));
     let in_namespace = || wrong("namespace", namespace, is_label, A_LABEL);
@@ -64,6 +69,7 @@ mod tests {
     fn names_are_those_that_an_api_server_takes() {
         let (longest_label, longest) = ("a".repeat(63), format!("{}a", "a.".repeat(126)));
         for (name, is_label, is_subdomain) in [
+            ("", false, false),
             ("web", true, true),
             ("0-9", true, true),
             (&*longest_label, true, true),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use model::{Event, Kind, Node};
 
-use super::{Object, names, nets};
+use super::{Object, is_named, nets};
 use crate::address;
 use crate::complaints::Fault;
 use crate::wire::{self, Meta, NodeAddress, NodeSpec, text};
@@ -80,16 +80,11 @@ impl<'a> Object<'a> for wire::ServiceCidr<'a> {
     }
 
     fn event(&self, _own_node: &str, faults: &mut Vec<Fault>) -> Option<Event> {
-        let name = text(self.metadata.name.as_ref());
-        if name.is_empty() {
-            faults.push(Fault::new("metadata.name", "is missing; the object is skipped"));
-            return None;
-        }
-        if let Some(fault) = names::fault(Kind::ServiceCidr, &self.metadata) {
-            faults.push(fault);
+        if !is_named(Kind::ServiceCidr, &self.metadata, faults) {
             return None;
         }
         let cidrs = self.spec.as_ref().and_then(|spec| spec.cidrs.as_deref());
+        let name = text(self.metadata.name.as_ref());
         Some(Event::ServiceCidr(name.into(), nets(cidrs, "spec.cidrs", faults)))
     }
 
