@@ -133,6 +133,7 @@ fn service(family: Family, number: u8, shape: &Shape) -> ResolvedService {
         internal_policy: shape.internal,
         external_policy: shape.external,
         source_ranges: if shape.ranges { vec![ranges.parse().unwrap()] } else { vec![] },
+        health_check_node_port: None,
         ports,
     }
 }
