@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
-use dataplane::{Backend as _, Facts, Report};
+use dataplane::{Backend as _, Facts, LocalDetector, Report};
 use ipnet::IpNet;
-use kube_proxy_backend_nftables::{LocalDetector, Nftables, Settings, TABLE, cleanup};
+use kube_proxy_backend_nftables::{Nftables, Settings, TABLE, cleanup};
 use model::{
     Backend, Endpoint, Family, Frontend, ObjectKey, Policy, Protocol, ResolvedPort, ResolvedService,
 };
