@@ -22,56 +22,56 @@ pub(crate) struct Line<'a> {
 /// What changes in a shared chain.
 pub(crate) struct Edit<'a> {
     chain: SharedChain,
-    /// The chain has to be made, or put in order.
+    /// There is no such chain yet.
+    is_new: bool,
+    /// It is written anew, whatever it holds.
     is_whole: bool,
     deletes: Vec<Line<'a>>,
     adds: Vec<Line<'a>>,
 }
 
 impl<'a> Edit<'a> {
-    /// From some lines to others, without those that are among both.
+    /// From the lines that were written to others. Those among both are left out.
     pub(crate) fn between(chain: SharedChain, old: &[Line<'a>], new: &[Line<'a>]) -> Self {
-        let beyond = |some: &[Line<'a>], others: &[Line<'a>]| {
+        let beyond = |some: &[Line<'a>], others: &[Line<'a>]| -> Vec<_> {
             let others: HashSet<_> = others.iter().collect();
             some.iter().filter(|line| !others.contains(line)).copied().collect()
         };
-        Self { chain, is_whole: false, deletes: beyond(old, new), adds: beyond(new, old) }
+        let deletes = beyond(old, new);
+        Self { chain, is_new: false, is_whole: deletes.len() > FEW, deletes, adds: beyond(new, old) }
     }
 
-    /// From what was found, if the chain was, to these lines.
-    pub(crate) fn of_found(chain: SharedChain, found: Option<&'a Vec<String>>, wanted: &[Line<'a>]) -> Self {
-        let Some(found) = found else {
-            return Self { chain, is_whole: true, deletes: Vec::new(), adds: wanted.to_vec() };
-        };
+    /// From what was found, if the chain was. No line that others may have written is deleted by its words: not every program's
+    /// lines can be read as they are printed.
+    pub(crate) fn of_found(chain: SharedChain, found: Option<&Vec<String>>, wanted: &[Line<'a>]) -> Self {
         let mut missing: HashMap<&str, Line<'a>> = wanted.iter().map(|line| (line.rule, *line)).collect();
-        let (mut deletes, mut is_behind_end, mut is_whole) = (Vec::new(), false, false);
-        for rule in found {
+        let (mut is_behind_end, mut is_whole) = (false, false);
+        for rule in found.into_iter().flatten() {
             match missing.remove(rule.as_str()) {
-                None => deletes.push(Line { owner: None, rule }),
+                None => is_whole = true,
                 Some(Line { owner: None, .. }) => is_behind_end = true,
                 Some(_) => is_whole |= is_behind_end,
             }
         }
         let adds = wanted.iter().filter(|line| missing.contains_key(line.rule)).copied().collect();
-        Self { chain, is_whole, deletes, adds }
+        Self { chain, is_new: found.is_none(), is_whole, deletes: Vec::new(), adds }
     }
 
     /// Writes it; `all` tells what the chain holds afterwards.
     pub(crate) fn write(self, restore: &mut Restore, all: impl FnOnce() -> Vec<Line<'a>>) {
         let name = self.chain.name();
-        let has_many_deletes = self.deletes.len() > FEW;
         match self.chain.table() {
-            Table::Nat if self.is_whole || has_many_deletes => replace(&mut restore.nat, name, &all()),
+            Table::Nat if self.is_new || self.is_whole => replace(&mut restore.nat, name, &all()),
             Table::Nat => {
                 self.delete(&mut restore.nat);
                 self.add(&mut restore.nat);
             }
             _ => {
-                if self.is_whole {
+                if self.is_new {
                     restore.filter.start(name);
                 }
                 self.add(&mut restore.filter);
-                if has_many_deletes {
+                if self.is_whole {
                     replace(&mut restore.filter_after, name, &all());
                 } else {
                     self.delete(&mut restore.filter_after);

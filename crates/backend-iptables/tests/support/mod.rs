@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)] // each test program uses a part
 
 pub(crate) mod normalise;
+pub(crate) mod services;
 
 use std::fmt::Write as _;
 
@@ -21,7 +22,7 @@ pub(crate) fn untouched() -> Tables {
 pub(crate) fn restore(tables: &Tables, input: &str) -> Vec<Tables> {
     let mut commits = vec![tables.clone()];
     for part in input.split_inclusive("COMMIT\n") {
-        let body = part.strip_suffix("COMMIT\n").expect("the last table is committed");
+        let body = part.strip_suffix("COMMIT\n").unwrap();
         let (table, body) = body.split_once('\n').unwrap();
         let mut tables = commits.last().unwrap().clone();
         let chains = match table {
