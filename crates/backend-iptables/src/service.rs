@@ -407,3 +407,17 @@ fn probability(of: u32) -> String {
     let written: f64 = format!("{:.10}", 1.0 / f64::from(of)).parse().unwrap_or_default();
     format!("{:.11}", (written * ALWAYS).round() / ALWAYS)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_are_printed_as_the_kernel_gives_them_back() {
+        for (one_of, printed) in
+            [(2, "0.50000000000"), (3, "0.33333333349"), (7, "0.14285714272"), (150, "0.00666666683")]
+        {
+            assert_eq!(probability(one_of), printed, "1 of {one_of}");
+        }
+    }
+}

@@ -1,3 +1,5 @@
+//! What the rules depend on, beside services and facts.
+
 use dataplane::LocalDetector;
 use ipnet::IpNet;
 use model::Family;
