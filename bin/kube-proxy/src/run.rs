@@ -19,10 +19,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use backend_nftables::{LocalDetector, Nftables, Settings};
+use backend_nftables::{Nftables, Settings};
 use config::{Config, DetectLocal, Gate, Mode};
 use conntrack::{Reconciler, Swept};
-use dataplane::{Backend, Message, NodePortSelection, Options, Sweep, SyncLoop};
+use dataplane::{Backend, LocalDetector, Message, NodePortSelection, Options, Sweep, SyncLoop};
 use ipnet::IpNet;
 use model::{Event, Family, Node, Tracker, TrackerOptions};
 use netlink::nftables::monitor::Monitor;

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 /// Each crate of the workspace, and the ones it may use outside of its tests.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
+    ("backend-iptables", &["dataplane", "model"]),
     ("backend-nftables", &["dataplane", "model", "netlink"]),
     ("config", &[]),
     ("conntrack", &["dataplane", "model", "netlink"]),

@@ -4,25 +4,13 @@ use std::collections::BTreeMap;
 use std::iter;
 use std::net::IpAddr;
 
+use dataplane::LocalDetector;
 use ipnet::IpNet;
 use model::Family;
 use netlink::nftables::{Chain, Data, DataType, SetSpec, set_flag};
 
 use crate::entry::{Bytes, Entry};
 use crate::rules::Rules;
-
-/// How traffic of this node's pods is told from other traffic.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LocalDetector {
-    /// It is not told apart.
-    None,
-    /// By its source address.
-    Cidr(IpNet),
-    /// By the interface it comes in through.
-    Interface(String),
-    /// By the first characters of that interface's name.
-    InterfacePrefix(String),
-}
 
 /// What the rules depend on. Constant while the program runs.
 #[derive(Clone, Debug, PartialEq, Eq)]

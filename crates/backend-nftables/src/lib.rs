@@ -17,4 +17,4 @@ mod placed;
 mod rules;
 
 pub use apply::{Nftables, TABLE, cleanup};
-pub use layout::{LocalDetector, Settings};
+pub use layout::Settings;

@@ -6,13 +6,14 @@
 //! (it aborts; seen with 1.0.6 and 1.1.3), but it can print a mark. Nothing can fail between setting the mark and putting
 //! it back.
 
+use dataplane::LocalDetector;
 use model::Family;
 use netlink::nftables::{
     Chain, ChainBase, Compare, Expression, FibSelect, Hook, IPV4, IPV6, Rule, Verdict, ct, dynset, meta,
     payload,
 };
 
-use crate::layout::{LocalDetector, PAGE, Set, Settings};
+use crate::layout::{PAGE, Set, Settings};
 
 /// Holds the packet's own mark while the mark carries something else.
 const KEEP: u8 = 15;

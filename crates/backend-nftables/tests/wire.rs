@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
-use dataplane::{Backend as _, Facts, Report};
+use dataplane::{Backend as _, Facts, LocalDetector, Report};
 use ipnet::IpNet;
-use kube_proxy_backend_nftables::{LocalDetector, Nftables, Settings, TABLE, cleanup};
+use kube_proxy_backend_nftables::{Nftables, Settings, TABLE, cleanup};
 use model::{
     Backend, Endpoint, Family, Frontend, ObjectKey, Policy, Protocol, ResolvedPort, ResolvedService,
 };
@@ -133,6 +133,7 @@ fn service(family: Family, number: u8, shape: &Shape) -> ResolvedService {
         internal_policy: shape.internal,
         external_policy: shape.external,
         source_ranges: if shape.ranges { vec![ranges.parse().unwrap()] } else { vec![] },
+        health_check_node_port: None,
         ports,
     }
 }

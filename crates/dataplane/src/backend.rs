@@ -15,6 +15,19 @@ pub struct Facts {
     pub node_port_addresses: Vec<IpAddr>,
 }
 
+/// How traffic of this node's pods is told from other traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LocalDetector {
+    /// It is not told apart.
+    None,
+    /// By its source address.
+    Cidr(IpNet),
+    /// By the interface it comes in through.
+    Interface(String),
+    /// By the first characters of that interface's name.
+    InterfacePrefix(String),
+}
+
 /// Tells every service, once each time it is called. A function, so that no second copy of the cluster is made.
 pub type Services<'a> = dyn Fn(&mut dyn FnMut(ResolvedService)) + 'a;
 

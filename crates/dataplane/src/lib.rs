@@ -11,7 +11,7 @@ mod node_ports;
 mod schedule;
 mod sync;
 
-pub use backend::{Backend, Facts, Report, Services, SyncError};
+pub use backend::{Backend, Facts, LocalDetector, Report, Services, SyncError};
 pub use flows::{Servers, Suspects, Sweep};
 pub use node_ports::NodePortSelection;
 pub use sync::{Message, Options, Reporter, Sync, SyncKind, SyncLoop};

@@ -23,6 +23,8 @@ pub struct ResolvedService {
     /// Who may use the load balancer's addresses: `loadBalancerSourceRanges` of the family, and those addresses themselves
     /// where the node is in a range; empty means everybody.
     pub source_ranges: Vec<IpNet>,
+    /// The port of the node at which its health is checked: that of a load balancer with external policy Local.
+    pub health_check_node_port: Option<u16>,
 }
 
 /// One port of a service.

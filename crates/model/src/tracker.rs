@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -399,6 +400,7 @@ impl Tracker {
             internal_policy: spec.internal_policy,
             external_policy: spec.external_policy,
             source_ranges: spec.source_ranges(family, self.node_addresses()),
+            health_check_node_port: spec.health_check_node_port.map(NonZeroU16::get),
         })
     }
 

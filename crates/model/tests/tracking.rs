@@ -282,6 +282,8 @@ fn health_is_checked_at_load_balancers_with_external_policy_local() {
     for (service, port) in cases {
         world.tell([Event::Service(service.clone())]);
         assert_eq!(world.0.health_check_node_port(&service.key), port, "{service:?}");
+        let resolved = world.0.resolve(&service.key, Family::V4).unwrap();
+        assert_eq!(resolved.health_check_node_port, port, "{service:?}");
     }
 }
 

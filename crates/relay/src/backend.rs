@@ -220,6 +220,7 @@ mod tests {
             internal_policy: Policy::Cluster,
             external_policy: Policy::Cluster,
             source_ranges: vec![],
+            health_check_node_port: None,
         }
     }
 
