@@ -22,6 +22,9 @@ use crate::judge::{is_stale, protocol_number};
 const SINGLE_LISTINGS: usize = 2;
 /// Changes come in groups, and a walk that began with the first would hold a processor while the others are written.
 const GATHERING: Duration = Duration::from_millis(5);
+/// The pause after a sweep is as long as the sweep, so that many removals in a row leave half of a processor to others; but no longer
+/// than this, as a client whose port meets a stale flow is refused until that flow is gone.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// What failed is tried again after this time, or with the next order.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -80,8 +83,7 @@ impl Reconciler {
                     tracing::debug!(v = 4, %family, deleted, "Looked for stale flows");
                     done(Swept { family, duration, deleted });
                     self.fails = false;
-                    // many removals in a row cost half of one processor and no more
-                    thread::sleep(duration);
+                    thread::sleep(duration.min(LONGEST_PAUSE));
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut self.fails, true) {
