@@ -97,8 +97,8 @@ impl Reconciler {
         }
     }
 
-    /// Collects first and deletes then, so that what was told meanwhile counts: connections to an endpoint that is new
-    /// since the sweep was ordered are not stale.
+    /// What one filter lets through is collected first and deleted then, so that what was told meanwhile counts: connections
+    /// to an endpoint that is new since the sweep was ordered are not stale.
     fn sweep(
         &mut self,
         sweep: &mut Sweep,
@@ -110,25 +110,25 @@ impl Reconciler {
             Family::V4 => IPV4,
             Family::V6 => IPV6,
         };
-        let mut stale = Flows::default();
+        let (mut deleted, mut outcome) = (0, Ok(()));
         for filter in filters(&sweep.suspects) {
+            let mut stale = Flows::default();
             let collect = |flow: &Flow| {
                 if is_stale(flow, sweep, &node_addresses) {
                     stale.add(flow);
                 }
             };
             conntrack::list(&mut self.flows, number, &filter, collect).map_err(Failure::Listing)?;
-        }
-        waiting.add_all(orders);
-        if let Some(news) = waiting.of(sweep.family) {
-            sweep.servers.extend(news.servers.iter().map(|(site, servers)| (*site, servers.clone())));
-        }
-        let is_stale = |flow: &Flow| is_stale(flow, sweep, &node_addresses);
-        let (mut deleted, mut outcome) = (0, Ok(()));
-        for flow in stale.0.values().filter(|flow| is_stale(flow)) {
-            match self.delete(flow, is_stale) {
-                Ok(was_there) => deleted += usize::from(was_there),
-                Err(failure) => outcome = Err(failure),
+            waiting.add_all(orders);
+            if let Some(news) = waiting.of(sweep.family) {
+                sweep.servers.extend(news.servers.iter().map(|(site, servers)| (*site, servers.clone())));
+            }
+            let is_stale = |flow: &Flow| is_stale(flow, sweep, &node_addresses);
+            for flow in stale.0.values().filter(|flow| is_stale(flow)) {
+                match self.delete(flow, is_stale) {
+                    Ok(was_there) => deleted += usize::from(was_there),
+                    Err(failure) => outcome = Err(failure),
+                }
             }
         }
         outcome.map(|()| deleted)
@@ -175,7 +175,11 @@ impl Flows {
 fn filters(suspects: &Suspects) -> Vec<Filter> {
     let (endpoints, sites) = match suspects {
         Suspects::Some { endpoints, sites } => (endpoints, sites),
-        Suspects::All => return [TCP, UDP, SCTP].map(Filter::Protocol).into(),
+        // unanswered ones first: few, soon found, and their clients wait
+        Suspects::All => {
+            let kinds = [Filter::Unreplied, Filter::Protocol];
+            return kinds.iter().flat_map(|of| [TCP, UDP, SCTP].map(of)).collect();
+        }
     };
     let mut filters: Vec<_> = endpoints
         .iter()

@@ -140,6 +140,8 @@ pub enum Filter {
     Protocol(u8),
     /// Those of a protocol whose destination is translated.
     Translated(u8),
+    /// Those of a protocol that have not been answered.
+    Unreplied(u8),
     /// Those that clients sent to a port, of this address if one is given.
     To(u8, Option<IpAddr>, u16),
     /// Those whose answers come from this server.
@@ -152,6 +154,7 @@ impl Filter {
         match *self {
             Self::Protocol(protocol) => flow.protocol == protocol,
             Self::Translated(protocol) => flow.protocol == protocol && flow.status & status::DST_NAT != 0,
+            Self::Unreplied(protocol) => flow.protocol == protocol && flow.status & status::SEEN_REPLY == 0,
             Self::To(protocol, address, port) => {
                 let to = flow.original.destination;
                 flow.protocol == protocol && to.port() == port && address.is_none_or(|own| own == to.ip())
@@ -164,7 +167,9 @@ impl Filter {
     /// `ctnetlink_filter_match_tuple`; seen on 6.18) and would tell all flows but the wanted ones.
     fn write(&self, writer: &mut Writer) {
         let (protocol, original, reply) = match *self {
-            Self::Protocol(protocol) | Self::Translated(protocol) => (protocol, compare::PROTOCOL, 0),
+            Self::Protocol(protocol) | Self::Translated(protocol) | Self::Unreplied(protocol) => {
+                (protocol, compare::PROTOCOL, 0)
+            }
             Self::To(protocol, address, _) => {
                 let address =
                     if address.is_some_and(|address| address.is_ipv4()) { compare::DESTINATION } else { 0 };
@@ -177,7 +182,9 @@ impl Filter {
         };
         let tuple = if reply == 0 { attr::TUPLE_ORIGINAL } else { attr::TUPLE_REPLY };
         writer.nested(tuple, |w| match *self {
-            Self::Protocol(_) | Self::Translated(_) => write_protocol(w, protocol, None, None),
+            Self::Protocol(_) | Self::Translated(_) | Self::Unreplied(_) => {
+                write_protocol(w, protocol, None, None);
+            }
             Self::To(_, address, port) => {
                 if let Some(address @ IpAddr::V4(_)) = address {
                     w.nested(attr::TUPLE_IP, |w| write_address(w, address, Side::Destination));
@@ -195,10 +202,13 @@ impl Filter {
             w.u32(attr::FILTER_ORIGINAL, original);
             w.u32(attr::FILTER_REPLY, reply);
         });
-        if let Self::Translated(_) = self {
-            writer.be32(attr::STATUS, status::DST_NAT);
-            writer.be32(attr::STATUS_MASK, status::DST_NAT);
-        }
+        let (status, mask) = match self {
+            Self::Translated(_) => (status::DST_NAT, status::DST_NAT),
+            Self::Unreplied(_) => (0, status::SEEN_REPLY),
+            _ => return,
+        };
+        writer.be32(attr::STATUS, status);
+        writer.be32(attr::STATUS_MASK, mask);
     }
 }
 

@@ -86,6 +86,8 @@ fn the_kernel_filters_as_the_filter_says() {
         Filter::Protocol(SCTP),
         Filter::Translated(UDP),
         Filter::Translated(TCP),
+        Filter::Unreplied(UDP),
+        Filter::Unreplied(TCP),
         Filter::To(UDP, Some(at("203.0.113.1:0").ip()), 53),
         Filter::To(UDP, None, 53),
         Filter::To(UDP, None, 54),
